@@ -20,18 +20,23 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from pydantic import TypeAdapter, ValidationError
 
 from mmrm.data.config.layers import option_value
+from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.errors import UserError
 from mmrm.data.package import data_cache
+from mmrm.data.preparation.recognition import in_yaml
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.sharding import lines_about, make_shards
+from mmrm.data.regular_files import read_text
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.sources.shared.source import SourceConfig
 
 GIGABYTE = 10**9
+LARGEST_SIZE = 1000
+"""The largest size of a shard in GB."""
 
 
 def main() -> None:
@@ -46,11 +51,17 @@ def main() -> None:
     )
     parser.add_argument("--cache", type=Path, help="The folder for derived files.")
     options = parser.parse_args()
-    if options.size <= 0:
-        parser.error(f"--size is {options.size}; required is a number of GB above 0.")
+    if not 0 < options.size <= LARGEST_SIZE:
+        parser.error(
+            f"--size is {options.size}; required is a number of GB above 0 and at most "
+            f"{LARGEST_SIZE:,}."
+        )
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}; required is a whole number from 0.")
     with exit_on_user_error():
+        source = read_source(options.source)
         manifest = make_shards(
-            read_source(options.source),
+            source,
             options.output,
             shard_bytes=round(options.size * GIGABYTE),
             seed=options.seed,
@@ -61,7 +72,13 @@ def main() -> None:
         )
         for line in lines_about(manifest):
             print(line)
-        print(f"take them as a source: {{type: shards, path: {options.output}}}")
+        # A recipe leaves ties out and makes pairs of lists unless it says otherwise.
+        keys = ["type: shards", f"path: {in_yaml(str(options.output.absolute()))}"]
+        if source.gives_lists:
+            keys.append("pairs: none")
+        if source.gives_ties:
+            keys.append("ties: keep")
+        print(f"take them as a source: {{{', '.join(keys)}}}")
 
 
 def read_source(text: str) -> SourceConfig:
@@ -69,14 +86,24 @@ def read_source(text: str) -> SourceConfig:
 
     Raises: UserError if it is no valid source.
     """
-    if Path(text).suffix in (".yaml", ".yml"):
-        text = Path(text).read_text(encoding="utf-8")
-    try:
-        source: SourceConfig = TypeAdapter(AnySource).validate_python(
-            option_value("the source", text)
+    if text.lower().endswith((".yaml", ".yml")):
+        path = Path(text).expanduser()
+        try:
+            text = read_text(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"{path} cannot be read as text ({error}). Correct the path."
+            ) from error
+    value = option_value("the source", text)
+    if not isinstance(value, dict):
+        raise UserError(
+            f"the source is {text[:100]!r}; required are the keys of a source, such as "
+            "'{type: project, path: mine.jsonl}', or a YAML file with them."
         )
+    try:
+        source: SourceConfig = TypeAdapter(AnySource).validate_python(value)
     except ValidationError as error:
-        raise UserError(f"the source is not valid: {error}") from error
+        raise UserError(f"the source is not valid: {format_validation_error(error)}") from error
     return source
 
 

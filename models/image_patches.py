@@ -2,9 +2,10 @@
 
 `StockPatches` calls the image processor. `TablePatches` makes the same patches, to the bit, in less
 time. An image processor scales an image, turns its pixels into normalised floating-point numbers,
-and cuts them into patches. Every number depends on one pixel of 8 bits and its channel alone, so
-there are at most 256 of them in each channel. `TablePatches` asks the processor for these numbers
-once. It then cuts the pixels while they have 8 bits, and looks the numbers of the patches up.
+and cuts them into patches. Once the image is scaled, every number depends on one pixel of 8 bits and
+its channel alone, so there are at most 256 numbers in each channel. `TablePatches` asks the processor
+for these numbers once. It scales an image, cuts the pixels while they have 8 bits, and looks the numbers
+of the patches up.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class StockPatches:
 class TablePatches:
     """Makes patches by tables of the numbers that the image processor makes of pixels.
 
-    A patch has its channels one after the other. In each of them come the frames, of which all are
-    the image itself, and in a frame the pixels by rows. The patches of a token follow one another.
+    A patch has its channels one after the other. In each channel come the frames of the patch, and in
+    a frame the pixels by rows. The frames are equal, because an image has only one. The patches of a
+    token follow one another.
     """
 
     def __init__(self, stock: StockPatches, patch: Patch, sizes: PatchTokens) -> None:
@@ -144,9 +146,9 @@ class TablePatches:
         if grid != expected_grid or not torch.equal(found, expected):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: "
-                f"{type(self.stock.image_processor).__name__} makes other patches than expected of "
-                "a family with this layout of images. This project is tested with transformers "
-                "5.17 to 5.23; install one of these versions."
+                f"{type(self.stock.image_processor).__name__} makes other patches than expected: it "
+                "scales images, orders patches or normalises pixels in another way. This project is "
+                "tested with transformers 5.17 to 5.23; install one of these versions."
             )
         return tables
 

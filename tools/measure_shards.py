@@ -29,12 +29,13 @@ import numpy as np
 from PIL import Image
 
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.storage.files import parallel_results, write_json
+from mmrm.data.storage.files import content_digest, parallel_results, write_json
 from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,
     MANIFEST,
+    MadeOf,
     ShardFile,
     ShardManifest,
     ShardWriter,
@@ -88,7 +89,14 @@ def write_shards(folder: Path, num_records: int, shard_bytes: int, workers: int)
         written = list(results)
     entries = np.frombuffer(b"".join(entries for _, entries in written), ENTRY)
     np.save(folder / INDEX, entries)
-    manifest = ShardManifest(format=FORMAT, files=[line for line, _ in written])
+    manifest = ShardManifest(
+        format=FORMAT,
+        files=[line for line, _ in written],
+        index_digest=content_digest(folder / INDEX),
+        made_of=MadeOf(
+            source={}, name="synthetic", licence="none", revision="local", seed=0, left_out={}
+        ),
+    )
     write_json(folder / MANIFEST, manifest.model_dump())
 
 

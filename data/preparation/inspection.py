@@ -22,7 +22,7 @@ from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.preparation.sharding import lines_about
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.sources.shared.file_source import FilesConfig
-from mmrm.data.storage.shard_files import MANIFEST, read_manifest
+from mmrm.data.storage.shard_files import MANIFEST, ShardRows
 
 NUM_SHOWN_RECORDS = 3
 MAX_SHOWN_CHARACTERS = 600
@@ -53,8 +53,7 @@ def inspect(path: Path, images: str | None, cache: Path, workers: int) -> Iterat
         UserError: The file is in no known format, or in several.
     """
     if (path / MANIFEST).is_file():
-        manifest = read_manifest(path)
-        yield from lines_about(manifest)
+        yield from lines_about(ShardRows(path).manifest)
         yield f"shards; take them in a recipe as {{type: shards, path: {path}}}"
         return
     fit = recognise(str(path), cache, images)

@@ -436,6 +436,8 @@ class Mixture:
         orders_of_shards: dict[int, npt.NDArray[np.int64]] = {}
         sequences = []
         for indices in drawn:
+            if not len(indices):
+                continue  # so few records are drawn that this pool gets none
             source_number = int(np.searchsorted(self.records.ends, indices[:1], side="right")[0])
             split = self.splits[source_number]
             if not split.block_ends:

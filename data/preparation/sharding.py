@@ -8,8 +8,8 @@ every step.
 
 from __future__ import annotations
 
-import io
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from mmrm.data.encoded_video import Video
-from mmrm.data.errors import ImageError, UserError
+from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.preference import EncodedImage, Preference
 from mmrm.data.preparation.row_index import REASONS, RowIndex
 from mmrm.data.preparation.scan import BadRecordConfig, scan
@@ -31,18 +31,20 @@ from mmrm.data.regular_files import read_bytes
 from mmrm.data.sources.project import project_row
 from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.storage.files import (
+    content_digest,
     digest,
     parallel_results,
     read_json_object,
     whole_file,
     write_json,
 )
-from mmrm.data.storage.output_lock import locked_folder
+from mmrm.data.storage.output_lock import FOLDER_LOCK, locked_folder
 from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,
     MANIFEST,
+    MadeOf,
     ShardFile,
     ShardManifest,
     ShardWriter,
@@ -50,8 +52,10 @@ from mmrm.data.storage.shard_files import (
 
 PLAN = "plan.json"
 """The file in an unfinished folder that tells what the shards are made of."""
-SAMPLED_ROWS = 200
+SAMPLED_ROWS = 400
 """Records from which the size of a record is estimated."""
+SAMPLED_PLACES = 8
+"""Places of the order from which they are taken."""
 
 
 def make_shards(
@@ -67,7 +71,8 @@ def make_shards(
 ) -> ShardManifest:
     """Write the usable records of a source into shards, and return the content of shards.json.
 
-    A command that was interrupted goes on where it ended: shards that are complete are kept.
+    A command that was interrupted goes on where it ended: shards that are complete are kept, if the
+    records and their order are the same.
 
     Args:
         config: The source's section of a recipe.
@@ -80,25 +85,24 @@ def make_shards(
         console: Shows the progress.
 
     Raises:
-        UserError: The folder has shards already, or parts of others; the source cannot be read, or
-            has no usable record.
+        UserError: The folder has shards or other files already, or parts of other shards; the source
+            cannot be read, has keys that belong to a recipe, or has no usable record.
     """
-    if (folder / MANIFEST).exists():
-        raise UserError(f"{folder} has shards already. Name another folder, or remove it.")
-    if not config.has_responses:
-        raise UserError(
-            f"{config.label}: questions have no responses, and shards hold responses that were "
-            "compared. Take a source of preferences."
-        )
+    _refuse_used(folder)
+    _refuse_unsuited(config)
     source = config.open(cache)
     index = scan(source, policy, cache, workers)
     order = shuffled_groups(index, seed)
     if not len(order):
         raise UserError(f"{source.name}: the source has no usable record.")
     with locked_folder(folder):
-        plan = digest(f"{source.fingerprint()} {config.settings} {seed} {shard_bytes}")
-        _keep_to_plan(folder, plan)
+        _refuse_used(folder)  # another command may have ended since
+        for leftover in folder.glob("*.tmp"):  # of a killed command
+            leftover.unlink()
         jobs = _jobs(source, index, order, shard_bytes)
+        order_digest = content_digest(order.tobytes())
+        plan = f"{source.fingerprint()} {index.content} {config.settings} {order_digest} {jobs}"
+        _keep_to_plan(folder, digest(plan))
         work = partial(_write_shard, source, order, folder)
         files: list[ShardFile] = []
         with parallel_results(work, jobs, workers) as results:
@@ -110,14 +114,15 @@ def make_shards(
         manifest = ShardManifest(
             format=FORMAT,
             files=files,
-            made_of={
-                "source": json.loads(config.settings),
-                "name": source.name,
-                "licence": source.licence,
-                "revision": source.revision,
-                "seed": seed,
-                "left_out": _left_out(index),
-            },
+            index_digest=content_digest(folder / INDEX),
+            made_of=MadeOf(
+                source=json.loads(config.settings),
+                name=source.name,
+                licence=source.licence,
+                revision=source.revision,
+                seed=seed,
+                left_out=_left_out(index),
+            ),
         )
         write_json(folder / MANIFEST, manifest.model_dump())
         for number, _, _ in jobs:
@@ -127,15 +132,55 @@ def make_shards(
     return manifest
 
 
+def _refuse_used(folder: Path) -> None:
+    """Raise UserError if a folder has anything but the parts of an interrupted command."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(
+            f"{folder} is a file; required is a folder for the shards. Name another one."
+        )
+    if (folder / MANIFEST).exists():
+        raise UserError(f"{folder} has shards already. Name another folder, or remove it.")
+    if folder.exists() and not (folder / PLAN).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name != FOLDER_LOCK)
+        if others:
+            raise UserError(
+                f"{folder} has other files, such as {others[0]}. Name a folder that is empty or not "
+                "there."
+            )
+
+
+def _refuse_unsuited(config: SourceConfig) -> None:
+    """Raise UserError if a source has no responses, or keys that choose records for an epoch."""
+    if not config.has_responses:
+        raise UserError(
+            f"{config.label}: questions have no responses, and shards hold responses that were "
+            "compared. Take a source of preferences."
+        )
+    for key in ("weight", "cap", "repeat"):
+        if key in config.model_fields_set:
+            raise UserError(
+                f"{config.label}: the key {key} chooses records for an epoch, and shards hold all of "
+                "them. Remove it here, and give it in the recipe."
+            )
+
+
+def group_keys(index: RowIndex) -> npt.NDArray[np.uint64]:
+    """Return a number for each row of a source that is equal for the rows of a group, (rows,).
+
+    A group has the rows whose prompts begin with the same image, or without an image the rows with
+    the same prompt.
+    """
+    image_keys = index.rows["image_key"]
+    return np.where(image_keys != 0, image_keys, index.rows["prompt_key"])
+
+
 def shuffled_groups(index: RowIndex, seed: int) -> npt.NDArray[np.int64]:
     """Return the usable rows of a source in the order in which shards have them, (records,).
 
-    Rows of one group follow one another in their order in the source. A group has the rows whose
-    prompts begin with the same image, or without an image the rows with the same prompt.
+    Rows of one group (`group_keys`) follow one another in their order in the source.
     """
     rows = np.flatnonzero(index.rows["reason"] == REASONS.index("kept"))
-    keys = np.where(index.rows["image_key"] != 0, index.rows["image_key"], index.rows["prompt_key"])
-    _, group_of_row = np.unique(keys[rows], return_inverse=True)
+    _, group_of_row = np.unique(group_keys(index)[rows], return_inverse=True)
     num_groups = int(group_of_row.max(initial=-1)) + 1
     place_of_group = np.random.default_rng([seed, len(index.rows)]).permutation(num_groups)
     return rows[np.argsort(place_of_group[group_of_row], kind="stable")]
@@ -146,8 +191,8 @@ def _keep_to_plan(folder: Path, plan: str) -> None:
     path = folder / PLAN
     if path.exists() and read_json_object(path)["plan"] != plan:
         raise UserError(
-            f"{folder} has parts of other shards, from an interrupted command with another source, "
-            "seed or size. Remove the folder, or give the same command again."
+            f"{folder} has parts of other shards: it is from an interrupted command with another "
+            "source, seed or size, or the source has changed since. Remove the folder."
         )
     write_json(path, {"plan": plan})
 
@@ -159,13 +204,20 @@ def _jobs(
 
     A shard ends where a group ends, so that the records of a group are in one shard.
     """
-    sample = order[np.linspace(0, len(order) - 1, min(SAMPLED_ROWS, len(order))).astype(np.int64)]
-    writer = ShardWriter(io.BytesIO())
-    for row in sample.tolist():
-        _add(writer, source, row)
-    records_of_shard = max(1, round(shard_bytes * len(sample) / max(writer.size, 1)))
-    keys = np.where(index.rows["image_key"] != 0, index.rows["image_key"], index.rows["prompt_key"])
-    starts_group = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] + 1) != 0)
+    # Successive records at a few places, because those of a group share images.
+    run_length = min(SAMPLED_ROWS // SAMPLED_PLACES, len(order))
+    starts = np.linspace(0, len(order) - run_length, SAMPLED_PLACES).astype(np.int64)
+    num_sampled = 0
+    with tempfile.TemporaryFile() as file:
+        writer = ShardWriter(file)
+        for start in np.unique(starts).tolist():
+            for row in order[start : start + run_length].tolist():
+                _add(writer, source, row)
+                num_sampled += 1
+    records_of_shard = max(1, round(shard_bytes * num_sampled / max(writer.size, 1)))
+    keys = group_keys(index)[order]
+    # The places in the order at which a group starts; the first one is 0.
+    starts_group = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     wanted = np.arange(records_of_shard, len(order), records_of_shard)
     positions = np.searchsorted(starts_group, wanted)
     cuts = starts_group[positions[positions < len(starts_group)]]
@@ -194,8 +246,23 @@ def _write_shard(
 
 
 def _add(writer: ShardWriter, source: Source, row: int) -> None:
-    """Write a record of the source into a shard."""
-    record = source.record(row)
+    """Write a record of the source into a shard.
+
+    Raises: UserError if the record has become unusable since the source was read.
+    """
+    try:
+        record = source.record(row)
+        _write(writer, record)
+    except RecordError as error:
+        raise UserError(
+            f"{error} The record could be used when the source was read first. Put its files back, or "
+            "give another --cache with a new --output, so that the source is read again and the "
+            "record is left out."
+        ) from error
+
+
+def _write(writer: ShardWriter, record: Preference) -> None:
+    """Write a record into a shard."""
 
     def write_image(image: EncodedImage, identity: str) -> dict[str, int]:
         """Return the place of an image in the shard."""
@@ -267,11 +334,12 @@ def _result_path(folder: Path, number: int) -> Path:
 def lines_about(manifest: ShardManifest) -> Sequence[str]:
     """Return lines for people: the number of records, shards and bytes, and what was left out."""
     num_records = manifest.block_ends[-1]
-    num_bytes = sum(file.size for file in manifest.files)
+    num_megabytes = sum(file.size for file in manifest.files) / 1e6
+    made_of = manifest.made_of
     lines = [
-        f"{num_records:,} records in {len(manifest.files):,} shards, {num_bytes / 1e9:,.2f} GB, "
-        f"of {manifest.made_of['name']} ({manifest.made_of['licence']})"
+        f"{num_records:,} records in {len(manifest.files):,} shards, {num_megabytes:,.1f} MB, of "
+        f"{made_of.name} ({made_of.licence})"
     ]
-    for reason, count in manifest.made_of["left_out"].items():
+    for reason, count in made_of.left_out.items():
         lines.append(f"left out: {count:,} ({reason})")
     return lines

@@ -7,9 +7,8 @@ data/storage/shard_files.py describes the files.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
 from mmrm.data.sources.project import record_of_row
 from mmrm.data.sources.shared.file_source import SourceRow, TableSource
@@ -57,17 +56,13 @@ class ShardsConfig(TiedComparisonsConfig):
         Raises:
             UserError: If a file is missing or incomplete.
         """
+        if self.path is not None:
+            read_manifest(Path(self.path).expanduser())  # raises if it is no folder of shards
         located = self.locate()
-        if self.path is not None and Path(self.path).expanduser().is_file():
-            raise UserError(
-                f"source {self.label!r}: `path` is the file {self.path}; required is the folder of "
-                "the shards."
-            )
-        return TableSource(self, located.revision, ShardRows(located.root), Folder(located.root))
-
-    def licence_of_files(self) -> str:
-        """Return the licence of the source that the shards were made of."""
-        return str(self._made_of().get("licence", self.LICENCE))
+        rows = ShardRows(located.root)
+        source = TableSource(self, located.revision, rows, Folder(located.root))
+        source.licence = rows.manifest.made_of.licence
+        return source
 
     def stated_rows(self) -> tuple[int | None, str]:
         """Return the number of records that shards.json states."""
@@ -81,11 +76,6 @@ class ShardsConfig(TiedComparisonsConfig):
         assert isinstance(source, TableSource)
         assert isinstance(source.rows, ShardRows)
         return source.rows.ends
-
-    def _made_of(self) -> dict[str, Any]:
-        """Return what shards.json says of the source that the shards were made of."""
-        folder = self._local_folder()
-        return {} if folder is None else read_manifest(folder).made_of
 
     def _local_folder(self) -> Path | None:
         """Return the folder of the shards, or None if they are on the hub or not there."""

@@ -3,14 +3,16 @@
 A folder of shards has three kinds of files:
 
     shards.json      the version of the format, and for each shard its name, its size, its number of
-                     records and a digest; what the shards were made of
+                     records and a digest; a digest of the index; what the shards were made of
     index.npy        for each record the position of its block in its shard, ENTRY of shape (records,)
     00000.shard ...  the blocks of records, one after the other
 
 The block of a record begins with the images and videos that no earlier record of the shard has, and
-ends with a JSON object. In the object, an image or a video is `{"start": S, "size": N}`: N bytes from
-position S of the shard on. A record is read by one `pread`, and by one more for each image that an
-earlier record has brought along. No file is opened for an image, and few files are open at one time.
+ends with a JSON object. In the object, an image or a video is `{"start": S, "size": N, "crc": C}`: N
+bytes from position S of the shard on, and their checksum. A record is read by one `pread`, and by one
+more for each image that an earlier record has brought along. No file is opened for an image, and few
+files are open at one time. Blocks and images have checksums (CRC-32), which are compared whenever they
+are read, so that damaged records are counted as such.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +37,7 @@ from pydantic import Field
 from mmrm.data.config.section import Section
 from mmrm.data.errors import RecordError, SpecialFileError, UserError
 from mmrm.data.regular_files import open_descriptor, require_regular
-from mmrm.data.storage.files import digest, read_json_object
+from mmrm.data.storage.files import content_digest, digest, read_json_object
 from mmrm.data.storage.row_files import Row, part_and_position
 from mmrm.data.storage.strict_json import parse_json
 
@@ -42,13 +45,15 @@ MANIFEST = "shards.json"
 INDEX = "index.npy"
 FORMAT = 1
 """The version of the format, which changes whenever an older reader could not read the files."""
-ENTRY = np.dtype([("start", "<u8"), ("size", "<u4"), ("json_size", "<u4")])
-"""A row of the index: position and size in bytes of the block of a record in its shard, and the size
-of the JSON object at the end of the block."""
+ENTRY = np.dtype([("start", "<u8"), ("size", "<u4"), ("json_size", "<u4"), ("crc", "<u4")])
+"""A row of the index: position and size in bytes of the block of a record in its shard, the size of
+the JSON object at the end of the block, and the checksum of the block."""
 LARGEST_BLOCK = 2**32 - 1
 """The most bytes of the images, videos and texts of a record."""
-MAX_OPEN = 16
-"""The most shards that a process holds open."""
+MAX_OPEN = 32
+"""The most shards of a source that a process holds open."""
+READ_AT_ONCE = 2**30
+"""The most bytes of one `pread`. Linux reads at most 2 GiB."""
 
 
 class ShardFile(Section):
@@ -59,7 +64,23 @@ class ShardFile(Section):
     """Bytes of the file."""
     records: int = Field(ge=1)
     digest: str
-    """SHA-256 of the file's content."""
+    """SHA-256 of the file's content. It identifies the content; damage is found by checksums."""
+
+
+class MadeOf(Section):
+    """What shards were made of."""
+
+    source: dict[str, Any]
+    """The keys of the source in a recipe."""
+    name: str
+    """The name of the source."""
+    licence: str
+    revision: str
+    """The commit on the hub, or `local`."""
+    seed: int
+    """Drew the order of the records."""
+    left_out: dict[str, int]
+    """Number of rows that are in no shard, by reason."""
 
 
 class ShardManifest(Section):
@@ -67,8 +88,9 @@ class ShardManifest(Section):
 
     format: int
     files: list[ShardFile] = Field(min_length=1)
-    made_of: dict[str, Any] = Field(default={})
-    """The source, its licence and revision, the seed, and the rows that were left out, by reason."""
+    index_digest: str
+    """SHA-256 of index.npy."""
+    made_of: MadeOf
 
     @property
     def block_ends(self) -> list[int]:
@@ -82,6 +104,8 @@ def read_manifest(folder: Path) -> ShardManifest:
     Raises: UserError if it is missing, damaged, or of another version of the format.
     """
     path = folder / MANIFEST
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; required is the folder of the shards.")
     if not path.exists():
         raise UserError(
             f"{folder}: there is no {MANIFEST}, which a folder of shards has. Make shards with "
@@ -97,7 +121,9 @@ def read_manifest(folder: Path) -> ShardManifest:
     try:
         return ShardManifest.model_validate(content)
     except ValueError as error:
-        raise UserError(f"{path}: the file is damaged ({error}). Copy the folder again.") from error
+        raise UserError(
+            f"{path}: the file is damaged: a key is missing or has another form. Copy it again."
+        ) from error
 
 
 class ShardRows:
@@ -123,10 +149,11 @@ class ShardRows:
                     f"{folder / file.name} has {size:,} bytes, and {MANIFEST} says {file.size:,}. "
                     "Copy the file again."
                 )
-        if len(self.index) != self.ends[-1]:
+        _size_of(folder / INDEX)
+        if content_digest(folder / INDEX) != self.manifest.index_digest:
             raise UserError(
-                f"{folder / INDEX} has {len(self.index):,} records, and {MANIFEST} says "
-                f"{self.ends[-1]:,}. Copy both files again."
+                f"{folder / INDEX} is not the index of these shards, or is damaged: {MANIFEST} has "
+                "another digest. Copy both files again."
             )
         self._open: OrderedDict[int, int] = OrderedDict()
         self._lock = threading.Lock()
@@ -134,13 +161,7 @@ class ShardRows:
     @cached_property
     def index(self) -> npt.NDArray[Any]:
         """The index of all records, mapped into memory, ENTRY of shape (records,)."""
-        path = self.folder / INDEX
-        try:
-            index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} cannot be read ({error}). Copy the file again.") from error
-        if index.dtype != ENTRY:
-            raise UserError(f"{path} has numbers of type {index.dtype}; required is {ENTRY}.")
+        index: npt.NDArray[Any] = np.load(self.folder / INDEX, mmap_mode="r")
         return index
 
     def __getstate__(self) -> dict[str, Any]:
@@ -163,13 +184,14 @@ class ShardRows:
     def row(self, index: int) -> Row:
         """Return the record at `index` as a row; its images and videos are bytes.
 
-        Raises: RecordError if the shard cannot be read, or the record is damaged.
+        Raises: RecordError if the shard cannot be read, or the record or an image is damaged.
         """
         shard, _ = part_and_position(self.ends, index)
         entry = self.index[index]
         start = int(entry["start"])
         where = f"{self.manifest.files[shard].name}, record {index} (byte {start})"
         block = self._read(shard, start, int(entry["size"]), where)
+        _check(block, int(entry["crc"]), where)
         json = block[len(block) - int(entry["json_size"]) :]
         try:
             row = parse_json(json)
@@ -184,7 +206,9 @@ class ShardRows:
             size = int(place["size"])
             if first >= start:
                 return block[first - start : first - start + size]
-            return self._read(shard, first, size, where)
+            content = self._read(shard, first, size, where)
+            _check(content, int(place["crc"]), where)
+            return content
 
         return with_media(row, medium)
 
@@ -200,7 +224,7 @@ class ShardRows:
         """Return `size` bytes of a shard from `start` on; `where` names the record for messages."""
         try:
             with self._descriptor(shard) as descriptor:
-                content = os.pread(descriptor, size, start)
+                content = _pread(descriptor, size, start)
         except (OSError, SpecialFileError) as error:
             raise RecordError(f"{where}: the shard cannot be read ({error}).") from error
         if len(content) != size:
@@ -234,6 +258,26 @@ class ShardRows:
             os.close(descriptor)
 
 
+def _pread(descriptor: int, size: int, start: int) -> bytes:
+    """Return `size` bytes of a file from `start` on; fewer at its end."""
+    pieces = []
+    remaining = size
+    while remaining > 0:
+        piece = os.pread(descriptor, min(remaining, READ_AT_ONCE), start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+        remaining -= len(piece)
+    return b"".join(pieces)
+
+
+def _check(content: bytes, crc: int, where: str) -> None:
+    """Raise RecordError if a block or an image does not have its checksum."""
+    if zlib.crc32(content) != crc:
+        raise RecordError(f"{where}: the record is damaged. Copy the shard again.")
+
+
 def _size_of(path: Path) -> int:
     """Return the size of a file; raise UserError if it is not there, or no regular file."""
     try:
@@ -250,17 +294,20 @@ class ShardWriter:
         self.file = file
         self.size = 0
         """Bytes that were written."""
-        self.entries: list[tuple[int, int, int]] = []
+        self.entries: list[tuple[int, int, int, int]] = []
         """The rows of the index for the written records."""
         self._digest = hashlib.sha256()
         self._places: dict[bytes, dict[str, int]] = {}
         """Where the shard has an image or a video, by the digest of its content."""
+        self._crc = 0
+        """The checksum of the block that is being written."""
 
     def place(self, content: bytes) -> dict[str, int]:
         """Return the place of an image or a video in the shard; it is written if it is new."""
         key = hashlib.sha256(content).digest()
         if key not in self._places:
-            self._places[key] = {"start": self.size, "size": len(content)}
+            crc = zlib.crc32(content)
+            self._places[key] = {"start": self.size, "size": len(content), "crc": crc}
             self._write(content)
         return self._places[key]
 
@@ -274,6 +321,7 @@ class ShardWriter:
         Raises: RecordError if the record is too large for the format.
         """
         start = self.size
+        self._crc = 0
         json = dumps(make_row(), allow_nan=False).encode()
         self._write(json)
         size = self.size - start
@@ -282,7 +330,7 @@ class ShardWriter:
                 f"{record}: {size:,} bytes; a shard takes at most {LARGEST_BLOCK:,} of a record. "
                 "Leave the record out, or make its videos smaller."
             )
-        self.entries.append((start, size, len(json)))
+        self.entries.append((start, size, len(json), self._crc))
 
     def digest(self) -> str:
         """Return the SHA-256 of what was written."""
@@ -292,6 +340,7 @@ class ShardWriter:
         """Append some bytes."""
         self.file.write(content)
         self._digest.update(content)
+        self._crc = zlib.crc32(content, self._crc)
         self.size += len(content)
 
 

@@ -86,8 +86,10 @@ class PackedBatch:
     trees: tuple[SegmentTree, ...]
     """The packed trees without patches, and without the filler that `pack` may have added."""
     image_shares: ImageShares | None = None
-    """If several ranks compute the row together, the images that each of them computes. The fields
-    above about patches and grids are then those of this rank's images. None if it computes all."""
+    """If several ranks compute the row together (`divide`), the images that each of them computes.
+    `pixel_values`, `image_grid_thw` and `vision` are then those of this rank's images, while
+    `image_places` counts all images of the row. `cost` and `unpack` are for rows that are not divided.
+    None if this rank computes all images."""
 
     @property
     def output_counts(self) -> tuple[int, ...]:

@@ -7,11 +7,11 @@ so that attention is that of one rank. The vision tower of each rank computes so
 Embeddings of all images and the last hidden states of all tokens are gathered, so that every rank
 has the scores and the loss of the whole row.
 
-The backward passes of the gathering operations add up the gradients of all ranks of the group.
-Since all of them compute the same loss, every gradient is as many times too large as there are
-ranks in the group, when it is added up over the ranks. A loss that is divided by a number of records
-that was added up over all ranks, in which every record is counted by each rank of its group, has the
-right gradients.
+How gradients are scaled: let L be the loss of a row, and N the number of ranks of a group. Each of
+them computes L. The backward passes of the gathering operations add up the gradients of all N ranks.
+The sum over the group of the gradients of a weight is then N times the gradient of L. The number of
+records, added up over all ranks, is N times their number as well, because each rank of a group counts
+the records of its row. So a loss that is divided by this number has the right gradients.
 
 DeepSpeed's own registration (`UlyssesSPAttentionHF.register_with_transformers`) is not used, because
 it passes no mask on, in whose place the plan of a packed row is given.

@@ -33,9 +33,9 @@ def announced_wait(rank: int, step: int, patience: float = PATIENCE) -> Iterator
         while not ended.wait(patience):
             waited = time.perf_counter() - begin
             print(
-                f"rank {rank}: waiting for the records of step {step} for {waited:.0f} s, and all "
-                "ranks with it. Storage is slow or has stalled, or the loader has too few processes "
-                "(`workers`).",
+                f"rank {rank}: waiting for the records of step {step} for {waited:.0f} s; other ranks "
+                "wait for this one. Storage is slow or has stalled, or the loader has too few "
+                "processes (`workers`).",
                 file=sys.stderr,
                 flush=True,
             )

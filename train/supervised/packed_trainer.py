@@ -300,9 +300,9 @@ class PackedTrainer(FiniteTrainer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the share of a row in the step's loss, a scalar, and sums for the log.
 
-        It is the loss of the objective, and that of load balancing if the recipe asks for it. Ranks
-        that compute a row together have the same loss, and the totals count the row as often, so
-        that gradients have the right size when they are added up over all ranks.
+        It is the loss of the objective, and that of load balancing if the recipe asks for it. If N
+        ranks compute a row together, its gradients are counted N times, and so are its records in the
+        totals (see models/packing/sequence_parallel.py).
 
         Args:
             model: The model in its wrappers, or without them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_records_are_those_of_the_source(tmp_path: Path, rich: dict[str, Any]) -
     assert {everything(after[index]) for index in range(9)} == expected
     # Decisions and lists of records name a record by its content, so they hold for shards, too.
     assert set(before.decision_keys().tolist()) == set(after.decision_keys().tolist())
-    assert manifest.made_of["left_out"] == {"bad_image": 1}
+    assert manifest.made_of.left_out == {"bad_image": 1}
     assert lines_about(manifest)[1] == "left out: 1 (bad_image)"
 
 
@@ -190,6 +191,98 @@ def test_an_interrupted_command_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         written_shards(folder, config)
 
 
+def test_parts_are_kept_only_if_the_records_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images are no part of a source's fingerprint, and other usable records are another order."""
+    write_images(tmp_path, red=RED)
+    rows = [row(str(number), images=["red.png"] if number % 2 else []) for number in range(200)]
+    rows[7] = row("7", images=["lost.png"])
+    config = source_config(**project(tmp_path, "some", rows))
+    write_shard = sharding._write_shard
+
+    def interrupted(source: Any, order: Any, folder: Path, job: tuple[int, int, int]) -> Any:
+        if job[0] == 2:
+            raise KeyboardInterrupt
+        return write_shard(source, order, folder, job)
+
+    folder = tmp_path / "shards"
+    monkeypatch.setattr(sharding, "_write_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        written_shards(folder, config, size=3000)
+    monkeypatch.setattr(sharding, "_write_shard", write_shard)
+    write_images(tmp_path, lost=BLUE)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(UserError, match="the source has changed since"):
+        written_shards(folder, config, size=3000)
+
+
+def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
+    config = source_config(**numbered(tmp_path, 30))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    with pytest.raises(UserError, match=r"has other files, such as notes\.txt"):
+        written_shards(tmp_path / "full", config)
+    with pytest.raises(UserError, match="is a file; required is a folder"):
+        written_shards(tmp_path / "full" / "notes.txt", config)
+
+
+def test_leftovers_of_a_killed_command_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = source_config(**numbered(tmp_path, 30))
+    folder = tmp_path / "shards"
+
+    def killed(source: Any, order: Any, folder: Path, job: tuple[int, int, int]) -> Any:
+        (folder / "00000.shard.0f.tmp").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "_write_shard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            written_shards(folder, config)
+    assert (folder / "00000.shard.0f.tmp").exists()
+    written_shards(folder, config)
+    assert sorted(path.name for path in folder.iterdir()) == ["00000.shard", "index.npy", MANIFEST]
+
+
+def test_keys_of_recipes_are_refused(tmp_path: Path) -> None:
+    for key, value in (("cap", 10), ("repeat", 2.0), ("weight", 3.0)):
+        config = source_config(**numbered(tmp_path, 30), **{key: value})
+        with pytest.raises(UserError, match=f"the key {key} chooses records for an epoch"):
+            written_shards(tmp_path / "shards", config)
+
+
+def test_a_record_that_became_unusable_is_named(tmp_path: Path) -> None:
+    write_images(tmp_path, red=RED)
+    rows = [row("seen", images=["red.png"]), row("told")]
+    config = source_config(**project(tmp_path, "some", rows))
+    written_shards(tmp_path / "first", config)
+    (tmp_path / "red.png").unlink()
+    with pytest.raises(UserError, match=r"red\.png.*could be used when the source was read first"):
+        written_shards(tmp_path / "second", config)
+
+
+def test_sizes_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    """Also if the records of an image are many, so that the image counts for all of them."""
+    write_images(tmp_path, **{f"image{number}": RED + bytes(2000) for number in range(30)})
+    rows = [row(str(number), images=[f"image{number % 30}.png"]) for number in range(900)]
+    config = source_config(**project(tmp_path, "shared", rows))
+    manifest = written_shards(tmp_path / "shards", config, size=20_000)
+    sizes = [file.size for file in manifest.files[:-1]]
+    assert all(10_000 < size < 40_000 for size in sizes)
+
+
+def test_a_pool_without_a_drawn_record_is_passed_over(tmp_path: Path) -> None:
+    sections: list[dict[str, Any]] = []
+    for name, number, keys in (("many", 3000, {}), ("few", 30, {"cap": 1})):
+        folder = tmp_path / name
+        written_shards(folder / "shards", source_config(**numbered(folder, number)))
+        sections.append({"type": "shards", "name": name, "path": str(folder / "shards"), **keys})
+    found = mixture(tmp_path, sections, shards_together=2, records=100)
+    assert len(found.order(0)) == 100
+
+
 def test_a_source_without_a_usable_record_is_refused(tmp_path: Path) -> None:
     rows = [row(str(number), images=["lost.png"]) for number in range(3)]
     with pytest.raises(UserError, match="no usable record"):
@@ -205,7 +298,7 @@ def test_a_folder_of_shards_is_recognised(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     written_shards(tmp_path / "shards", source_config(**numbered(tmp_path, 30)))
-    with pytest.raises(UserError, match="required is the folder"):
+    with pytest.raises(UserError, match="is a file; required is the folder"):
         mixture(tmp_path, [{"type": "shards", "path": str(tmp_path / "shards" / MANIFEST)}])
 
 

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import RecordError, UserError
+from mmrm.data.storage import shard_files
+from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,
     MANIFEST,
     MAX_OPEN,
+    MadeOf,
     ShardFile,
     ShardManifest,
     ShardRows,
@@ -31,6 +34,18 @@ NUM_SHARDS = 3 * MAX_OPEN
 def with_places(row: dict[str, Any], writer: ShardWriter) -> dict[str, Any]:
     """Return a row with the places of its images, which are written into the shard."""
     return row | {"images": [writer.place(image) for image in row["images"]]}
+
+
+def write_manifest(folder: Path, files: list[ShardFile], entries: list[Any]) -> None:
+    """Write the index and shards.json of some shards."""
+    np.save(folder / INDEX, np.array(entries, ENTRY))
+    manifest = ShardManifest(
+        format=FORMAT,
+        files=files,
+        index_digest=content_digest(folder / INDEX),
+        made_of=MadeOf(source={}, name="n", licence="l", revision="local", seed=0, left_out={}),
+    )
+    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump()))
 
 
 def write(folder: Path, num_shards: int, records_of_shard: int = 4) -> list[dict[str, Any]]:
@@ -58,9 +73,7 @@ def write(folder: Path, num_shards: int, records_of_shard: int = 4) -> list[dict
             )
         )
         entries += writer.entries
-    np.save(folder / INDEX, np.array(entries, ENTRY))
-    manifest = ShardManifest(format=FORMAT, files=files)
-    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump()))
+    write_manifest(folder, files, entries)
     return rows
 
 
@@ -95,12 +108,10 @@ def test_media_in_every_place_of_a_row_are_read(tmp_path: Path) -> None:
             }
 
         writer.add(make_row, "record")
-    np.save(tmp_path / INDEX, np.array(writer.entries, ENTRY))
     file_of_shard = ShardFile(
         name="00000.shard", size=writer.size, records=1, digest=writer.digest()
     )
-    manifest = ShardManifest(format=FORMAT, files=[file_of_shard])
-    (tmp_path / MANIFEST).write_text(json.dumps(manifest.model_dump()))
+    write_manifest(tmp_path, [file_of_shard], writer.entries)
     assert ShardRows(tmp_path).row(0) == {
         "videos": [b"film"],
         "chosen": [{"type": "text", "text": "x"}, {"type": "image", "image": b"one"}],
@@ -182,17 +193,19 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_an_index_of_other_shards_is_noticed(tmp_path: Path) -> None:
-    write(tmp_path, 2)
-    index = np.load(tmp_path / INDEX)
-    np.save(tmp_path / INDEX, index[:-1])
-    with pytest.raises(UserError, match=r"index\.npy has 7 records, and shards\.json says 8"):
-        ShardRows(tmp_path)
-    np.save(tmp_path / INDEX, np.zeros(8))
-    with pytest.raises(UserError, match="float64"):
-        ShardRows(tmp_path)
-    (tmp_path / INDEX).write_bytes(b"")
-    with pytest.raises(UserError, match="cannot be read"):
-        ShardRows(tmp_path)
+    write(tmp_path / "a", 2)
+    write(tmp_path / "b", 2, records_of_shard=5)
+    index = tmp_path / "a" / INDEX
+    content = (tmp_path / "b" / INDEX).read_bytes()
+    for other in (content, content[:-1], b""):
+        index.write_bytes(other)
+        with pytest.raises(UserError, match="not the index of these shards"):
+            ShardRows(tmp_path / "a")
+    index.unlink()
+    with pytest.raises(UserError, match=r"index\.npy is missing"):
+        ShardRows(tmp_path / "a")
+    with pytest.raises(UserError, match="required is the folder"):
+        ShardRows(tmp_path / "a" / MANIFEST)
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -203,9 +216,25 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     path = tmp_path / "00000.shard"
     content = path.read_bytes()
     path.write_bytes(content[: end - 1] + b"?" + content[end:])
-    with pytest.raises(RecordError, match=r"00000\.shard, record 2 \(byte \d+\): .*Copy the shard"):
+    with pytest.raises(RecordError, match=r"00000\.shard, record 2 \(byte \d+\): .*damaged"):
         ShardRows(tmp_path).row(2)
     ShardRows(tmp_path).row(1)
+
+
+def test_a_damaged_image_of_an_earlier_record_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    path = tmp_path / "00000.shard"
+    path.write_bytes(path.read_bytes().replace(b"shared 0", b"shared 1", 1))
+    for record in range(4):  # the first one has it in its block, the others refer to it
+        with pytest.raises(RecordError, match="damaged"):
+            ShardRows(tmp_path).row(record)
+
+
+def test_large_blocks_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reads at most 2 GiB at once."""
+    rows = write(tmp_path, 1)
+    monkeypatch.setattr(shard_files, "READ_AT_ONCE", 7)
+    assert [ShardRows(tmp_path).row(index) for index in range(4)] == rows
 
 
 def test_a_shard_that_goes_away_makes_a_record_unusable(tmp_path: Path) -> None:
