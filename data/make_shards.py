@@ -27,7 +27,6 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.errors import UserError
 from mmrm.data.package import data_cache
-from mmrm.data.preparation.recognition import in_yaml
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.sharding import lines_about, make_shards
 from mmrm.data.regular_files import read_text
@@ -59,9 +58,8 @@ def main() -> None:
     if options.seed < 0:
         parser.error(f"--seed is {options.seed}; required is a whole number from 0.")
     with exit_on_user_error():
-        source = read_source(options.source)
         manifest = make_shards(
-            source,
+            read_source(options.source),
             options.output,
             shard_bytes=round(options.size * GIGABYTE),
             seed=options.seed,
@@ -70,15 +68,8 @@ def main() -> None:
             policy=BadRecordConfig(),
             console=plain_console(stderr=True),
         )
-        for line in lines_about(manifest):
+        for line in lines_about(manifest, options.output):
             print(line)
-        # A recipe leaves ties out and makes pairs of lists unless it says otherwise.
-        keys = ["type: shards", f"path: {in_yaml(str(options.output.absolute()))}"]
-        if source.gives_lists:
-            keys.append("pairs: none")
-        if source.gives_ties:
-            keys.append("ties: keep")
-        print(f"take them as a source: {{{', '.join(keys)}}}")
 
 
 def read_source(text: str) -> SourceConfig:

@@ -53,8 +53,7 @@ def inspect(path: Path, images: str | None, cache: Path, workers: int) -> Iterat
         UserError: The file is in no known format, or in several.
     """
     if (path / MANIFEST).is_file():
-        yield from lines_about(ShardRows(path).manifest)
-        yield f"shards; take them in a recipe as {{type: shards, path: {path}}}"
+        yield from lines_about(ShardRows(path).manifest, path)
         return
     fit = recognise(str(path), cache, images)
     config = files_config(**fit.settings)

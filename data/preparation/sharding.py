@@ -25,6 +25,7 @@ from rich.progress import track
 from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.preparation.recognition import in_yaml
 from mmrm.data.preparation.row_index import REASONS, RowIndex
 from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.regular_files import read_bytes
@@ -331,15 +332,21 @@ def _result_path(folder: Path, number: int) -> Path:
     return folder / f"{number:05}.json"
 
 
-def lines_about(manifest: ShardManifest) -> Sequence[str]:
-    """Return lines for people: the number of records, shards and bytes, and what was left out."""
+def lines_about(manifest: ShardManifest, folder: Path) -> Sequence[str]:
+    """Return lines for people: what shards hold, what was left out, and how a recipe takes them."""
     num_records = manifest.block_ends[-1]
     num_megabytes = sum(file.size for file in manifest.files) / 1e6
     made_of = manifest.made_of
     lines = [
-        f"{num_records:,} records in {len(manifest.files):,} shards, {num_megabytes:,.1f} MB, of "
+        f"{num_records:,} records, shards: {len(manifest.files):,}, {num_megabytes:,.1f} MB, made of "
         f"{made_of.name} ({made_of.licence})"
     ]
     for reason, count in made_of.left_out.items():
         lines.append(f"left out: {count:,} ({reason})")
+    keys = ["type: shards", f"path: {in_yaml(str(folder.absolute()))}"]
+    # A recipe makes pairs of lists and leaves ties out unless it says otherwise.
+    for key, value in (("pairs", "none"), ("ties", "keep")):
+        if made_of.source.get(key) == value:
+            keys.append(f"{key}: {value}")
+    lines.append(f"take them as a source: {{{', '.join(keys)}}}")
     return lines

@@ -88,7 +88,9 @@ def test_records_are_those_of_the_source(tmp_path: Path, rich: dict[str, Any]) -
     # Decisions and lists of records name a record by its content, so they hold for shards, too.
     assert set(before.decision_keys().tolist()) == set(after.decision_keys().tolist())
     assert manifest.made_of.left_out == {"bad_image": 1}
-    assert lines_about(manifest)[1] == "left out: 1 (bad_image)"
+    lines = lines_about(manifest, tmp_path / "my, shards")
+    assert lines[1] == "left out: 1 (bad_image)"
+    assert lines[2].endswith('my, shards", pairs: none, ties: keep}')
 
 
 def test_the_order_of_the_source_is_kept(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_a_source_without_a_usable_record_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_shards_is_recognised(tmp_path: Path) -> None:
     written_shards(tmp_path / "shards", source_config(**numbered(tmp_path, 30)))
     lines = list(inspect(tmp_path / "shards", None, tmp_path / "cache", 1))
-    assert lines[0].startswith("30 records in 1 shards")
+    assert lines[0].startswith("30 records, shards: 1, ")
     assert "{type: shards, path: " in lines[-1]
 
 
