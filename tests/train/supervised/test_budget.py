@@ -248,7 +248,10 @@ def test_a_step_does_not_fit_if_its_gradients_do_not() -> None:
 
     tight = SimpleNamespace(may_run_out=lambda _: True)
     trainer: Any = SimpleNamespace(
-        budget=tight, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu"))
+        budget=tight,
+        group=None,
+        _gradients_to_come=full,
+        args=SimpleNamespace(device=torch.device("cpu")),
     )
     assert not PackedTrainer._fits(trainer, row("i"), torch.ones(1))
 
