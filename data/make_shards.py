@@ -24,7 +24,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
-from mmrm.data.display.option_numbers import COUNT
+from mmrm.data.display.option_numbers import COUNT, SEED, Number
 from mmrm.data.errors import UserError
 from mmrm.data.package import data_cache
 from mmrm.data.preparation.scan import BadRecordConfig
@@ -34,8 +34,8 @@ from mmrm.data.sources.registry import AnySource
 from mmrm.data.sources.shared.source import SourceConfig
 
 GIGABYTE = 10**9
-LARGEST_SIZE = 1000
-"""The largest size of a shard in GB."""
+SHARD_SIZE = Number(1e-6, 1000.0)
+"""The size of a shard in GB."""
 
 
 def main() -> None:
@@ -43,20 +43,13 @@ def main() -> None:
     parser = CommandParser("data/make_shards.py", __doc__)
     parser.add_argument("source", help="A source in YAML, or the path of a YAML file with one.")
     parser.add_argument("--output", type=Path, required=True, help="The folder for the shards.")
-    parser.add_argument("--size", type=float, default=1.0, help="The size of a shard in GB.")
-    parser.add_argument("--seed", type=int, default=0, help="Draws the order of the records.")
+    parser.add_argument("--size", type=SHARD_SIZE, default=1.0, help="The size of a shard in GB.")
+    parser.add_argument("--seed", type=SEED, default=0, help="Draws the order of the records.")
     parser.add_argument(
         "--workers", type=COUNT, default=os.cpu_count() or 1, help="The number of processes."
     )
     parser.add_argument("--cache", type=Path, help="The folder for derived files.")
     options = parser.parse_args()
-    if not 0 < options.size <= LARGEST_SIZE:
-        parser.error(
-            f"--size is {options.size}; required is a number of GB above 0 and at most "
-            f"{LARGEST_SIZE:,}."
-        )
-    if options.seed < 0:
-        parser.error(f"--seed is {options.seed}; required is a whole number from 0.")
     with exit_on_user_error():
         manifest = make_shards(
             read_source(options.source),
