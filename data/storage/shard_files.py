@@ -68,7 +68,7 @@ class ShardFile(Section):
 
 
 class MadeOf(Section):
-    """What shards were made of."""
+    """The source of a folder of shards, and how its records were chosen."""
 
     source: dict[str, Any]
     """The keys of the source in a recipe."""
@@ -78,7 +78,7 @@ class MadeOf(Section):
     revision: str
     """The commit on the hub, or `local`."""
     seed: int
-    """Drew the order of the records."""
+    """The seed that drew the order of the records."""
     left_out: dict[str, int]
     """Number of rows that are in no shard, by reason."""
 
@@ -134,9 +134,9 @@ class ShardRows:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read shards.json, and check the sizes of all files.
+        """Read shards.json, and check the sizes of all shards and the digest of the index.
 
-        Raises: UserError if a file is missing, or has another size than shards.json says.
+        Raises: UserError if a file is missing, or is another one than shards.json says.
         """
         self.folder = folder
         self.manifest = read_manifest(folder)

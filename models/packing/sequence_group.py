@@ -70,21 +70,21 @@ class SequenceGroup:
         return tokens[None]
 
     def gather(self, part: Tensor) -> Tensor:
-        """Return the rows of all ranks, (size, rows, ...).
+        """Return the parts of all ranks, (size, *shape of a part).
 
-        The gradient of each row is the sum of the gradients that all ranks have of it.
+        The gradient of a part is the sum of the gradients that all ranks have of it.
 
         Args:
-            part: The rows of this rank, (rows, ...). Those of all ranks have the same shape.
+            part: The tensor of this rank. Those of all ranks have the same shape.
         """
         gathered: Tensor = _Gather.apply(part, self)  # type: ignore[no-untyped-call]
         return gathered.view(self.size, *part.shape)
 
     def gather_stretches(self, stretch: Tensor, num_tokens: int) -> Tensor:
-        """Return the rows of all tokens, (num_tokens, ...), from the stretches of all ranks.
+        """Return what the ranks computed of all tokens, (num_tokens, ...).
 
         Args:
-            stretch: The rows of this rank's stretch, (length, ...).
+            stretch: What this rank computed of the tokens of its stretch, (length, ...).
             num_tokens: The number of tokens in the row.
         """
         return self.gather(stretch).flatten(0, 1)[:num_tokens]
@@ -114,11 +114,11 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Gathers rows from all ranks, which have equally many of them."""
+    """Gathers tensors of the same shape from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: SequenceGroup) -> Tensor:
-        """Return the rows of all ranks, (size x rows, ...), in the order of the ranks."""
+        """Return the tensors of all ranks, concatenated along their first axis."""
         ctx.group = group
         gathered = part.new_empty((group.size * len(part), *part.shape[1:]))
         distributed.all_gather_into_tensor(gathered, part.contiguous(), group=group.process_group)
@@ -126,7 +126,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Add up the gradients that all ranks have of this rank's rows."""
+        """Add up the gradients that all ranks have of this rank's tensor."""
         group: SequenceGroup = ctx.group
         own_gradient = gradient.new_empty((len(gradient) // group.size, *gradient.shape[1:]))
         distributed.reduce_scatter_tensor(
@@ -137,7 +137,7 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class ImageShares:
-    """Which rank's vision tower computes each of a row's distinct images."""
+    """The division of a row's distinct images over the ranks, whose vision towers compute them."""
 
     group: SequenceGroup
     owners: tuple[int, ...]
@@ -160,14 +160,14 @@ class ImageShares:
         Args:
             own_tokens: The embeddings of this rank's images, one after the other, (tokens, hidden).
         """
-        lengths = [self.smallest] * self.group.size  # a blank image is computed, but not used
         next_token = [0] * self.group.size
         starts = []
         for owner, num_tokens in zip(self.owners, self.num_tokens, strict=True):
             starts.append(next_token[owner])
             next_token[owner] += num_tokens
-        lengths = [max(*pair) for pair in zip(lengths, next_token, strict=True)]
-        missing = max(lengths) - len(own_tokens)
+        # A rank without an image has the tokens of a blank one, which are not used.
+        longest = max(self.smallest, *next_token)
+        missing = longest - len(own_tokens)
         of_ranks = self.group.gather(F.pad(own_tokens, (0, 0, 0, missing)))
         images = []
         for owner, start, num_tokens in zip(self.owners, starts, self.num_tokens, strict=True):

@@ -146,7 +146,9 @@ tests/models/packing/test_sequence_parallel.py."""
 def divided_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train families on one rank, and on two and four ranks of which two compute a row together."""
     folder = tmp_path_factory.mktemp("divided")
-    alone, on_two_ranks, on_four_ranks = [], [], []
+    alone = []
+    on_two_ranks = []
+    on_four_ranks = []
     for family in DIVIDED:
         with float64():
             recipe = worker.prepare(folder / family, family)

@@ -21,6 +21,7 @@ from mmrm.data.preparation import sharding
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sharding import PLAN, lines_about
+from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.shard_files import MANIFEST
 from tests.data.mixtures import mixture, project, row
 from tests.data.shards import source_config, written_shards
@@ -164,21 +165,28 @@ def test_workers_write_the_same_shards(tmp_path: Path) -> None:
     assert alone.files == together.files
 
 
-def test_an_interrupted_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = source_config(**numbered(tmp_path, 300))
-    whole = written_shards(tmp_path / "whole", config, size=3000)
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, config: SourceConfig, before_shard: int
+) -> None:
+    """Make shards of 3,000 bytes, and interrupt the command before it writes one of them."""
     write_shard = sharding._write_shard
 
     def interrupted(source: Any, order: Any, folder: Path, job: tuple[int, int, int]) -> Any:
-        if job[0] == 3:
+        if job[0] == before_shard:
             raise KeyboardInterrupt
         return write_shard(source, order, folder, job)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "_write_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            written_shards(folder, config, size=3000)
+
+
+def test_an_interrupted_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = source_config(**numbered(tmp_path, 300))
+    whole = written_shards(tmp_path / "whole", config, size=3000)
     folder = tmp_path / "shards"
-    monkeypatch.setattr(sharding, "_write_shard", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        written_shards(folder, config, size=3000)
-    monkeypatch.setattr(sharding, "_write_shard", write_shard)
+    interrupt(monkeypatch, folder, config, before_shard=3)
     assert not (folder / MANIFEST).exists()
     written_at = [(folder / f"0000{number}.shard").stat().st_mtime_ns for number in range(3)]
     with pytest.raises(UserError, match="parts of other shards"):
@@ -201,18 +209,8 @@ def test_parts_are_kept_only_if_the_records_are_the_same(
     rows = [row(str(number), images=["red.png"] if number % 2 else []) for number in range(200)]
     rows[7] = row("7", images=["lost.png"])
     config = source_config(**project(tmp_path, "some", rows))
-    write_shard = sharding._write_shard
-
-    def interrupted(source: Any, order: Any, folder: Path, job: tuple[int, int, int]) -> Any:
-        if job[0] == 2:
-            raise KeyboardInterrupt
-        return write_shard(source, order, folder, job)
-
     folder = tmp_path / "shards"
-    monkeypatch.setattr(sharding, "_write_shard", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        written_shards(folder, config, size=3000)
-    monkeypatch.setattr(sharding, "_write_shard", write_shard)
+    interrupt(monkeypatch, folder, config, before_shard=2)
     write_images(tmp_path, lost=BLUE)
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(UserError, match="the source has changed since"):

@@ -51,7 +51,9 @@ def write_manifest(folder: Path, files: list[ShardFile], entries: list[Any]) -> 
 def write(folder: Path, num_shards: int, records_of_shard: int = 4) -> list[dict[str, Any]]:
     """Write shards of numbered records with images, and return their rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    files, entries, rows = [], [], []
+    files: list[ShardFile] = []
+    entries: list[Any] = []
+    rows: list[dict[str, Any]] = []
     for shard in range(num_shards):
         path = folder / f"{shard:05}.shard"
         with path.open("wb") as file:
