@@ -161,13 +161,13 @@ class PackedBatch:
         """
         plan: AttentionPlan | DividedPlan = self.plan
         places: dict[str, Any] = {}
-        tiles = tuple(self.image_grid_thw[:, 0].tolist())
+        num_images = len(self.image_grid_thw)
         if self.image_shares is not None:
             plan = DividedPlan(self.plan, self.image_shares.group)
             places["image_shares"] = self.image_shares
-            tiles = self.image_shares.tiles
-        if len(self.image_places) > len(tiles):
-            places["image_places"] = ImagePlaces(self.image_places, tiles)
+            num_images = len(self.image_shares.tiles)
+        if len(self.image_places) > num_images:
+            places["image_places"] = ImagePlaces(self.image_places, self._tiles())
         return {
             "input_ids": self.input_ids,
             "position_ids": without_single_axis(self.position_ids),
@@ -176,6 +176,12 @@ class PackedBatch:
             **places,
             **self.vision.model_inputs(self.pixel_values, self.image_grid_thw),
         }
+
+    def _tiles(self) -> tuple[int, ...]:
+        """Return the number of frames or tiles of every image of the row."""
+        if self.image_shares is not None:
+            return self.image_shares.tiles
+        return tuple(self.image_grid_thw[:, 0].tolist())
 
     def score_inputs(self) -> dict[str, Any]:
         """Return the arguments of `ScalarRewardModel.forward` for a packed row.

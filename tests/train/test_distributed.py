@@ -104,13 +104,16 @@ def train_families(folder: Path, families: Sequence[str], kinds: str) -> None:
     run_ranks(folder / "two", worker.descend_all, on_two_ranks, kinds, in_float64=True)
 
 
-def assert_steps_are_those_of_one_process(folder: Path, stage: str, kinds: str) -> None:
-    """Assert that a family's weights and figures on two ranks are those of one process.
+def assert_steps_are_those_of_one_process(
+    folder: Path, stage: str, kinds: str, run: str | None = None
+) -> None:
+    """Assert that a family's weights and figures on several ranks are those of one process.
 
-    `folder` is that of the family, as `train_families` fills it with the records `kinds`.
+    `folder` is that of the family, as `train_families` fills it with the records `kinds`. `run` is
+    the folder in it of the run under `stage`; if it is not given, it is named as the stage.
     """
     alone = folder / "alone"
-    sharded = folder / stage
+    sharded = folder / (run or stage)
     assert difference(alone, folder / "base") > 1e-3
     assert_exact(weights(sharded), weights(alone))
     found = lines(sharded)
@@ -183,7 +186,7 @@ def test_steps_of_two_groups_of_ranks_equal_those_of_one_process(
     divided_rows: Path, stage: str
 ) -> None:
     folder = divided_rows / tiny.FAMILY
-    assert_steps_are_those_of_one_process(folder, f"four-{stage}", TOGETHER)
+    assert_steps_are_those_of_one_process(folder, stage, TOGETHER, run=f"four-{stage}")
 
 
 @pytest.mark.slow
