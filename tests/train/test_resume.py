@@ -22,11 +22,12 @@ pytestmark = pytest.mark.slow
 
 
 SPEED = ("records_per_second", "tokens_per_second", "data_wait", "eval_judging/seconds_per_pair")
-Moment = Literal["step", "save", "mark"]
+Moment = Literal["step", "save", "mark", "copy"]
 MOMENTS: list[tuple[str, Moment, int, int]] = [
     ("none", "step", 3, 1),
     ("zero2", "mark", 4, 0),
     ("zero3", "save", 4, 0),
+    ("zero3", "copy", 4, 0),
 ]
 """Stage, what the kill cuts off, at which step, and loader workers. A whole checkpoint is there after step 2."""
 
@@ -52,6 +53,8 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
         f"output.folder={killed}",
         f"workers={workers}",
     ]
+    if moment == "copy":
+        command.append(f"output.staging={tmp_path / 'staging'}")
     run_ranks(tmp_path / "first", worker.dying_run, command, step, moment, status=-signal.SIGKILL)
     assert [path.name for path in whole_checkpoints(killed)] == ["checkpoint-2"]
     assert (killed / "checkpoint-4").exists() == (moment != "step")

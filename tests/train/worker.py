@@ -29,6 +29,7 @@ from mmrm.models.config import BackboneConfig
 from mmrm.models.distributed import rank, world_size
 from mmrm.models.encoder import Encoder
 from mmrm.models.heads.score_head import ScoreHeadConfig
+from mmrm.train.checkpoints import staging
 from mmrm.train.checkpoints.rotation import KeepCheckpoints
 from mmrm.train.checkpoints.universal import LATEST_UNIVERSAL
 from mmrm.train.methods.language_model.method import LanguageModelling
@@ -95,8 +96,18 @@ def print_order(arguments: Sequence[str]) -> None:
         print("ORDER " + json.dumps(steps.global_indices(range(len(steps)))))
 
 
-def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save", "mark"]) -> None:
-    """Start a run and kill this rank: before optimizer step `step`, while its checkpoint is being saved, or before its mark."""
+def dying_run(
+    arguments: Sequence[str], step: int, moment: Literal["step", "save", "mark", "copy"]
+) -> None:
+    """Start a run and kill this rank before optimizer step `step`, or while its checkpoint is saved.
+
+    A save is cut off while Trainer saves, before the checkpoint is marked as complete, or while it is copied from
+    the staging folder.
+    """
+    if moment == "copy":
+        kill_in_copy(step)
+        start(arguments, "rm", "")
+        return
     owner: Any = {"step": PackedTrainer, "save": PackedTrainer, "mark": KeepCheckpoints}[moment]
     method = {"step": "training_step", "save": "_save_rng_state", "mark": "on_save"}[moment]
     original: Callable[..., Any] = getattr(owner, method)
@@ -109,6 +120,19 @@ def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save
 
     setattr(owner, method, deadly)
     start(arguments, "rm", "")
+
+
+def kill_in_copy(step: int) -> None:
+    """Let this process be killed when it has copied a file of the checkpoint of `step`."""
+    original = staging.copy_file
+
+    def deadly(source: Path, target: Path) -> Any:
+        entry = original(source, target)
+        if f"checkpoint-{step}" in source.parts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return entry
+
+    staging.copy_file = deadly
 
 
 def killed_conversion(arguments: Sequence[str]) -> None:

@@ -78,10 +78,18 @@ def _file_names(checkpoint: Path) -> list[str]:
     names = []
     for path in checkpoint.rglob("*"):
         name = str(path.relative_to(checkpoint))
-        is_written_later = name.startswith("eval/") or name in (COMPLETE, "README.md")
-        if path.is_file() and not is_written_later:
+        if path.is_file() and not is_written_later(name):
             names.append(name)
     return sorted(names)
+
+
+def is_written_later(name: str) -> bool:
+    """Return True if a file of a checkpoint has no digest, because later commands may write it.
+
+    Args:
+        name: The file's path inside the checkpoint.
+    """
+    return name.startswith("eval/") or name in (COMPLETE, "README.md")
 
 
 def _names_for_this_rank(names: list[str]) -> list[str]:

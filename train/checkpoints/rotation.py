@@ -1,11 +1,13 @@
 """Which checkpoints are complete, which of them are kept, and from which one a run continues."""
 
+import copy
 import errno
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,9 @@ from mmrm.data.errors import UserError
 from mmrm.data.storage.manifest import COMPLETE
 from mmrm.models.distributed import barrier, gather, rank
 from mmrm.train.checkpoints.integrity import damage, mark_complete
+from mmrm.train.checkpoints.sizes import first_checkpoint_bytes, folder_bytes
+from mmrm.train.checkpoints.staging import COPYING, Staging
 
-OPTIMIZER_BYTES = 12
-"""Bytes of optimizer state for each trained parameter: two moments and a copy of the weight, in
-fp32."""
 NAME = re.compile(r"checkpoint-(\d+)")
 """Name of a checkpoint's folder."""
 BEST = "best"
@@ -37,16 +38,24 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     `complete` is written, and uses the folders' times, which a resume or an evaluation changes.
     """
 
-    def __init__(self, keep: int, write_cards: Callable[[Path, str], None]) -> None:
+    def __init__(
+        self,
+        keep: int,
+        write_cards: Callable[[Path, str], None],
+        staging: Staging | None = None,
+    ) -> None:
         """Set how many checkpoints are kept, and how their model cards are written.
 
         Args:
             keep: Number of the newest complete checkpoints that are kept, besides the best one.
             write_cards: Writes the model cards into a checkpoint. It is called on the first rank
                 with the checkpoint's folder, and its step as a text such as `5 of 20`.
+            staging: The staging folder of the run, from which checkpoints are copied while training
+                goes on. None if checkpoints are written into the run folder at once.
         """
         self.num_kept = keep
         self.write_cards = write_cards
+        self.staging = staging
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -56,22 +65,46 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         # this start may have others.
         state.compute_steps(args, state.max_steps)
         # The run may have been killed after it saved a checkpoint and before it set the link.
-        self._link_best(args, state)
+        self._link_best(Path(args.output_dir), state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Raise UserError if the last checkpoint could not be copied from the staging folder."""
+        if self.staging is not None:
+            self.staging.check()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write the model cards of a new checkpoint, mark it as complete, and remove older ones."""
+        """Write the model cards of a new checkpoint, mark it as complete, and remove older ones.
+
+        If the checkpoint is in the staging folder, the last two happen when it has been copied.
+        """
         barrier()  # every rank has written its part of the checkpoint
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
             self.write_cards(checkpoint, f"{state.global_step} of {state.max_steps}")
         barrier()
-        mark_complete(checkpoint)
-        if not state.is_world_process_zero:
+        if self.staging is not None and checkpoint.is_symlink():
+            # The best checkpoint of now: the state may change while files are copied.
+            self.staging.copy(checkpoint, partial(self._rotate, folder, copy.copy(state)))
             return
-        self._link_best(args, state)
+        mark_complete(checkpoint)
+        if state.is_world_process_zero:
+            self._rotate(folder, state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Wait until the last checkpoint has been copied from the staging folder."""
+        if self.staging is not None:
+            self.staging.wait()
+
+    def _rotate(self, folder: Path, state: TrainerState) -> None:
+        """Set the link `best` and remove old checkpoints, when a new one is complete."""
+        self._link_best(folder, state)
         best_name = (folder / BEST).resolve().name
         for path in whole_checkpoints(folder)[: -self.num_kept]:
             if path.name != best_name:
@@ -80,23 +113,25 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
                 (path / COMPLETE).unlink()
                 shutil.rmtree(path)
 
-    def _link_best(self, args: TrainingArguments, state: TrainerState) -> None:
+    def _link_best(self, folder: Path, state: TrainerState) -> None:
         """Point the link `best` at the best checkpoint so far, on the first rank.
 
         Trainer knows a best checkpoint only if the run is evaluated.
         """
         if state.is_world_process_zero and state.best_model_checkpoint:
-            folder = Path(args.output_dir)
             point_link(folder / BEST, folder / Path(state.best_model_checkpoint).name)
 
 
 @contextmanager
-def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
+def room_for_checkpoint(
+    model: nn.Module, folder: Path, staging: Path | None = None
+) -> Iterator[None]:
     """Check that the disk has room for a checkpoint, which is then saved inside the context.
 
     Args:
         model: The model that is saved.
         folder: The run folder. A checkpoint is expected to take as much space as the last one.
+        staging: The folder of this node into which it is written first; None for none.
 
     Raises:
         UserError: The space does not suffice, or the disk fills up nevertheless. The message
@@ -105,10 +140,10 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
     complete = whole_checkpoints(folder)
     if complete:
         last = f"The last complete checkpoint is {complete[-1]}"
-        num_bytes = sum(path.stat().st_size for path in complete[-1].rglob("*") if path.is_file())
+        num_bytes = folder_bytes(complete[-1])
     else:
         last = "There is no complete checkpoint of this run yet"
-        num_bytes = _first_checkpoint_bytes(model)
+        num_bytes = first_checkpoint_bytes(model)
     advice = (
         f"{last}. Make room (output.keep_checkpoints is the number of checkpoints that are kept), "
         "then start again with --resume."
@@ -123,7 +158,11 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
+        full_folder = folder
         num_free = shutil.disk_usage(folder).free
+        if staging is not None and shutil.disk_usage(staging).free < num_free:
+            full_folder = staging
+            num_free = shutil.disk_usage(staging).free
         is_full_by_code = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         # Libraries report a full disk in errors of their own. The space that is left tells these
         # from other errors.
@@ -131,21 +170,9 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
         if not (is_full_by_code or is_full_by_space):
             raise
         raise UserError(
-            f"{folder}: the disk was full while a checkpoint was saved, {num_free:,} bytes are "
+            f"{full_folder}: the disk was full while a checkpoint was saved, {num_free:,} bytes are "
             f"free. {advice}"
         ) from error
-
-
-def _first_checkpoint_bytes(model: nn.Module) -> int:
-    """Return the expected size of a run's first checkpoint: weights and optimizer states."""
-    num_bytes = 0
-    for parameter in model.parameters():
-        # ZeRO-3 leaves only a part of a parameter on each rank.
-        size = parameter.ds_numel if hasattr(parameter, "ds_numel") else parameter.numel()
-        num_bytes += size * parameter.element_size()
-        if parameter.requires_grad:
-            num_bytes += size * OPTIMIZER_BYTES
-    return num_bytes
 
 
 def point_link(link: Path, target: Path) -> None:
@@ -206,6 +233,8 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     if resume == "auto":
         return _newest_checkpoint(folder, console)
     path = Path(resume)
+    if rank() == 0:
+        _remove_interrupted_copies(folder)
     if not (path / COMPLETE).exists():
         raise UserError(
             f"output.resume: {resume} is not a whole checkpoint: it has no file `{COMPLETE}`, "
@@ -245,7 +274,9 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
         for path in checkpoints(folder):
             if path not in complete:
                 console.print(f"{path.name} was cut off while it was being saved; it is removed")
-                shutil.rmtree(path)
+                if not path.is_symlink():
+                    shutil.rmtree(path)
+        _remove_interrupted_copies(folder)
     barrier()
     description_by_damaged: dict[Path, str] = {}
     for path in reversed(complete):
@@ -266,6 +297,15 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
             "these files again, or start another run: output.folder=NEW."
         )
     return None
+
+
+def _remove_interrupted_copies(folder: Path) -> None:
+    """Remove what is left of checkpoints that were being copied from a staging folder."""
+    for path in checkpoints(folder):
+        if path.is_symlink():
+            path.unlink()
+    for interrupted in folder.glob(f"{COPYING}*"):
+        shutil.rmtree(interrupted)
 
 
 def _rename_damaged(description_by_damaged: dict[Path, str], console: Console) -> None:

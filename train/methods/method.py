@@ -23,6 +23,7 @@ from mmrm.models.distributed import rank, world_size
 from mmrm.models.encoder import Encoder
 from mmrm.models.packing.packed_batch import PackedBatch, unpack
 from mmrm.models.packing.segments import SegmentTree
+from mmrm.train.checkpoints.staging import Staging
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import stage
 from mmrm.train.recipe.recipe import Recipe
@@ -79,6 +80,14 @@ class Method(ABC):
         self.encoder = encoder
         self.console = console
         self.folder = Path(recipe.output.folder)
+
+    @cached_property
+    def staging(self) -> Staging | None:
+        """The folder of this node into which checkpoints are written first; None for none."""
+        staging = self.recipe.output.staging
+        if staging is None:
+            return None
+        return Staging(self.folder, Path(staging).expanduser(), self.console)
 
     def setup(self) -> None:
         """Open the data and build the records; all ranks call together.

@@ -563,6 +563,8 @@ def output_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     if shape is not None:
         checkpoints += f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each"
     lines = [f"{output.folder}{exists}, resume {output.resume}", checkpoints]
+    if output.staging is not None:
+        lines.append(f"a checkpoint is first written into {output.staging} of every node")
     if output.push_to_hub:
         lines.append(f"the best one goes to {output.push_to_hub}")
     return lines

@@ -175,6 +175,10 @@ class OutputConfig(Section):
     """The number of optimizer steps between two checkpoints. Every checkpoint is evaluated."""
     keep_checkpoints: Count = 2
     """The number of newest checkpoints that are kept. The best checkpoint is always kept."""
+    staging: str | None = None
+    """A folder on every node, such as `/dev/shm/mmrm` or one on a local disk, into which a
+    checkpoint is written first. Training goes on while it is copied into the run folder. A run that
+    is killed before the copy is complete continues from the checkpoint before."""
     log_every_steps: Count = 10
     """The number of optimizer steps between two lines of the log."""
     resume: str = "never"

@@ -120,6 +120,9 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         _, _, message = str(error).rpartition(f"{type(error).__name__}: ")
         print(f"rank {rank()}: {message.strip()}", file=sys.stderr)
         raise SystemExit(1) from None
+    finally:
+        if trainer.staging is not None:
+            trainer.staging.end()
 
     step = trainer.state.global_step
     num_steps = trainer.state.max_steps
@@ -174,6 +177,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     model = make_model(recipe)
     trainer = method.trainer(
         evaluate=evaluation(method),
+        staging=method.staging,
         model=model,
         args=arguments,
         processing_class=encoder,

@@ -24,7 +24,7 @@ from mmrm.train.supervised.optimizer import FiniteWeights
 def run_callbacks(method: Method) -> list[TrainerCallback]:
     """Return the callbacks of a run."""
     cards = partial(write_cards, method.recipe, RunOrigin.of_mixture(method.mixture))
-    kept = KeepCheckpoints(method.recipe.output.keep_checkpoints, cards)
+    kept = KeepCheckpoints(method.recipe.output.keep_checkpoints, cards, method.staging)
     return [FiniteWeights(), kept, ConsoleProgress(method.console, method.columns), LogFile()]
 
 

@@ -24,6 +24,7 @@ from mmrm.data.errors import NonFiniteError
 from mmrm.models.distributed import gather, rank, sum_over_ranks
 from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
+from mmrm.train.checkpoints.staging import Staging
 from mmrm.train.recipe.sections import OptimConfig
 from mmrm.train.supervised.preemption import SAVE_AND_END
 
@@ -181,7 +182,12 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     control: TrainerControl
 
     def __init__(
-        self, *, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any
+        self,
+        *,
+        optim: OptimConfig,
+        evaluate: Evaluate | None = None,
+        staging: Staging | None = None,
+        **trainer: Any,
     ) -> None:
         """Check the version of transformers, and create the trainer.
 
@@ -189,6 +195,8 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             optim: The section `optim` of the recipe.
             evaluate: Evaluates the model whenever Trainer evaluates. None for a run without
                 evaluations.
+            staging: The folder of this node into which checkpoints are written first. None if they
+                are written into the run folder.
             trainer: Further arguments of Hugging Face's Trainer.
         """
         if not hasattr(Trainer, "_get_grad_norm"):
@@ -202,6 +210,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         `records`, and further inputs that are saved if the step is not finite."""
         self.optim = optim
         self.evaluate_benchmarks = evaluate
+        self.staging = staging
         self.speed_start: float | None = None
         """Start of the time over which speed is measured, without the time of evaluations. None
         before the first step."""
@@ -335,8 +344,15 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             self.lr_scheduler.step()
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save a checkpoint as Trainer does, after a check that the disk has room for it."""
-        with room_for_checkpoint(model, Path(self.args.output_dir)):
+        """Save a checkpoint as Trainer does, after a check that the disk has room for it.
+
+        With a staging folder, Trainer writes into it through a link.
+        """
+        staging = None if self.staging is None else self.staging.place
+        with room_for_checkpoint(model, Path(self.args.output_dir), staging):
+            if self.staging is not None:
+                is_divided = self.is_deepspeed_enabled
+                self.staging.begin(self.state.global_step, model, states_are_divided=is_divided)
             super()._save_checkpoint(model, trial)
 
 

@@ -153,6 +153,18 @@ def test_a_disk_without_room_is_named_before_and_while_saving(
         save(RuntimeError("of another kind"), 1599)
 
 
+def test_a_full_staging_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, run = tmp_path / "memory", tmp_path / "run"
+    memory.mkdir()
+    free = {memory: 5_000, run: 90_000}
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[folder]))
+    with (
+        pytest.raises(UserError, match=r"memory: the disk was full .* 5,000 bytes are free"),
+        room_for_checkpoint(torch.nn.Linear(9, 10), run, memory),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @settings(deadline=None)
 @given(st.sets(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 30))
 def test_the_newest_and_the_best_stay(
