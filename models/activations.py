@@ -1,22 +1,30 @@
 """Activation checkpointing: which results a layer keeps for the backward pass.
 
 What is not kept is computed again in the backward pass. `full` is the checkpointing of
-transformers. The other modes are selective activation checkpointing, as PyTorch has it since 2.5
+transformers, and `offloaded` the same with the inputs of the layers in host memory. `linear` and
+`attention` are selective activation checkpointing, as PyTorch has it since 2.5
 (torch.utils.checkpoint.create_selective_checkpoint_contexts): results are kept by the operation
 that computed them.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
+    checkpoint,
     create_selective_checkpoint_contexts,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from mmrm.models.compatibility import EXPECTED
 from mmrm.models.config import CheckpointingMode
 
 ATTENTION_OPERATIONS = frozenset(
@@ -61,13 +69,62 @@ def set_checkpointing(model: Any, mode: CheckpointingMode) -> None:
         model.gradient_checkpointing_disable()
         return
     options: dict[str, Any] = {"use_reentrant": False}
-    if mode != "full":
+    if mode in ("linear", "attention"):
         kept_operations = ATTENTION_OPERATIONS
         if mode == "linear":
             kept_operations |= LINEAR_OPERATIONS
         policy = functools.partial(keep_results, kept_operations)
         options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if mode == "offloaded":
+        offload_inputs(model)
+
+
+def offload_inputs(model: nn.Module) -> None:
+    """Let the layers of a model with activation checkpointing keep their inputs in host memory.
+
+    Raises:
+        RuntimeError: Another version of transformers calls the checkpointing of a layer by another
+            name.
+    """
+    for module in model.modules():
+        if not isinstance(module, GradientCheckpointingLayer):
+            continue
+        if not hasattr(module, "_gradient_checkpointing_func"):
+            raise RuntimeError(
+                f"transformers {transformers.__version__}: a layer has no "
+                "_gradient_checkpointing_func, through which its input is moved to host memory. "
+                f"This project is tested with transformers {EXPECTED}; install one of these "
+                "versions, or set optim.activation_checkpointing to full."
+            )
+        module._gradient_checkpointing_func = checkpoint_with_input_on_host
+
+
+def checkpoint_with_input_on_host(layer: Callable[..., Any], *inputs: Any) -> Any:
+    """Call a layer as `torch.utils.checkpoint.checkpoint` does, with its inputs in host memory.
+
+    Checkpointing saves the inputs as an operation saves its tensors, so these hooks get them, and
+    nothing else: what is computed inside the layer goes through hooks of its own.
+    """
+    with saved_tensors_hooks(to_host, to_device):
+        return checkpoint(layer, *inputs, use_reentrant=False)
+
+
+def to_host(tensor: Tensor) -> tuple[torch.device, Tensor]:
+    """Copy a tensor to host memory, and return its device and the copy.
+
+    The host does not wait for the copy. The device makes it before what it is given later, and the
+    copy is read by the device alone.
+    """
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    on_host.copy_(tensor, non_blocking=True)
+    return tensor.device, on_host
+
+
+def to_device(kept: tuple[torch.device, Tensor]) -> Tensor:
+    """Return the tensor that `to_host` has copied, on its device."""
+    device, on_host = kept
+    return on_host.to(device, non_blocking=True)
 
 
 def keep_results(

@@ -32,6 +32,7 @@ from mmrm.models.packing.attention import (
     take_plans,
 )
 from mmrm.models.packing.image_places import place_images
+from mmrm.models.packing.last_layer import skip_unread_positions
 from mmrm.models.portable.critic import Critic
 from mmrm.models.portable.head_columns import columns_of
 from mmrm.models.portable.language_model import LabelModel
@@ -352,7 +353,7 @@ def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LabelMo
 def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """Set the attention functions of a loaded model to those that can compute packed rows.
 
-    Padded batches and `generate` work as before.
+    The MLP of its last layer then skips positions whose hidden states are not read. Padded batches and `generate` work as before.
 
     Args:
         model: A model of any class of its family.
@@ -361,6 +362,7 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     check_transformers(model.config.model_type)
     register()
     take_plans(model, family_of(model.config.model_type).parts().plan_classes)
+    skip_unread_positions(model)
     attends_in_runs = family_of(model.config.model_type).images.attends_in_runs
     vision_attention = VISION[kernel] if attends_in_runs else "sdpa"
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})

@@ -22,11 +22,11 @@ StoredRead = Read | Literal["last_response_token"]
 """The same, or at the response's own last token. That is the meaning of `last_token` in a
 config.json that has no `assistant_turn`."""
 
-CheckpointingMode = Literal["none", "linear", "attention", "full"]
+CheckpointingMode = Literal["none", "linear", "attention", "full", "offloaded"]
 """Which results the layers keep for the backward pass. What is not kept is computed again: with
 `none` nothing, with `linear` all results but those of linear layers and of attention, with
 `attention` all but those of attention, and with `full` all of them. The input of each layer is
-always kept."""
+always kept. `offloaded` is `full` with these inputs in host memory."""
 
 Width = Annotated[int, Field(ge=1, le=2**17)]
 """Width of a hidden layer of a reward head."""

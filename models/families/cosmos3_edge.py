@@ -166,6 +166,11 @@ class Cosmos3EdgeShape(Shape):
         )
 
     @property
+    def mlp_of_layer(self) -> tuple[int, int]:
+        """The counts of numbers that the MLP of a layer has for a token: kept, and computed."""
+        return 2 * self.intermediate_size, self.intermediate_size + self.hidden_size
+
+    @property
     def gradients_of_layer(self) -> int:
         """Numbers for each token that a layer's backward pass takes for gradients of its parts."""
         return 3 * self.intermediate_size

@@ -159,6 +159,15 @@ class Shape(ABC):
         """
 
     @property
+    def mlp_of_layer(self) -> tuple[int, int]:
+        """The counts of numbers that the MLP of a layer of the language model has for a token.
+
+        The first is what it keeps for the backward pass, as in `kept_for_backward`; the second is
+        what its linear layers compute, as in `linear_outputs`. Both are 0 if layers have experts.
+        """
+        return 4 * self.intermediate_size, 2 * self.intermediate_size + self.hidden_size
+
+    @property
     def attention_outputs(self) -> tuple[int, int]:
         """The counts of numbers that attention computes, for the same as `linear_outputs`."""
         return self.num_attention_heads * self.head_size, self.vision_config.width

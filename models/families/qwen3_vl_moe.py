@@ -104,6 +104,11 @@ class Qwen3VLMoeShape(Shape):
         return max(self.vocab_size * self.hidden_size, experts)
 
     @property
+    def mlp_of_layer(self) -> tuple[int, int]:
+        """No counts of an MLP, because the layers have experts."""
+        return 0, 0
+
+    @property
     def kept_for_backward(self) -> tuple[int, int]:
         """Numbers kept for the backward pass: their count per token and layer, per patch and block.
 

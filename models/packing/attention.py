@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -68,6 +68,9 @@ class AttentionPlan:
     """(S + 1,) int32."""
     key_index: Tensor
     """(sum of key_lengths,) int64: row positions."""
+    used_positions: Tensor | None = None
+    """(U,) int64: the positions whose hidden states after the last layer are used (see
+    `mmrm.models.packing.last_layer`). None for all."""
     ndim: ClassVar[int] = 1
     """A plan is passed in place of a mask. Transformers changes masks of two dimensions, because it
     takes them for masks of padding, and passes others on unchanged."""
@@ -107,6 +110,16 @@ class AttentionPlan:
             cu_seqlens_k=cumulative(key_lengths),
             key_index=torch.cat(keys_by_segment),
         )
+
+    def for_positions(self, used_positions: Tensor) -> AttentionPlan:
+        """Return the plan of a forward pass of which the hidden states at some positions are used.
+
+        Both plans share what they keep for the layers.
+        """
+        plan = replace(self, used_positions=used_positions)
+        object.__setattr__(plan, "_calls", self._calls)
+        object.__setattr__(plan, "_recurrent", self._recurrent)
+        return plan
 
     def keys_of(self, segment: int) -> Tensor:
         """Return the row positions of the conversation that a segment ends, (keys,) int64."""

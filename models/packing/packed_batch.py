@@ -83,6 +83,9 @@ class PackedBatch:
     """(L,) int64: token ids."""
     label_owners: Tensor
     """(L,) int64: the output of each label."""
+    used_positions: Tensor
+    """(U,) int64, sorted: the read positions, the label positions, and the first two of the row. A
+    compiled module would be compiled once more for rows of one position or none."""
     trees: tuple[SegmentTree, ...]
     """The packed trees without patches, and without the filler that `pack` may have added."""
     image_shares: ImageShares | None = None
@@ -154,7 +157,7 @@ class PackedBatch:
         return replace(moved, image_grid_thw=self.image_grid_thw)
 
     def model_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of the backbone's forward.
+        """Return the keyword arguments of the backbone's forward, for the hidden states of all tokens.
 
         `image_places` is among them only if some image stands at several places of the row. The
         backbone then has to be one of `mmrm.models.backbone`, which computes the image once.
@@ -177,6 +180,16 @@ class PackedBatch:
             **self.vision.model_inputs(self.pixel_values, self.image_grid_thw),
         }
 
+    def _inputs_for_used_positions(self) -> dict[str, Any]:
+        """Return the arguments of the backbone's forward, for hidden states at `used_positions`.
+
+        Those of other positions have no meaning. Ranks that compute a row together compute all.
+        """
+        inputs = self.model_inputs()
+        if self.image_shares is None:
+            inputs["attention_mask"] = self.plan.for_positions(self.used_positions)
+        return inputs
+
     def _tiles(self) -> tuple[int, ...]:
         """Return the number of frames or tiles of every image of the row."""
         if self.image_shares is not None:
@@ -191,7 +204,7 @@ class PackedBatch:
         # A row without read positions gets no scores.
         is_scored = len(self.read_owners) > 0
         return {
-            **self.model_inputs(),
+            **self._inputs_for_used_positions(),
             "read_positions": self.read_positions,
             "read_owners": self.read_owners,
             "continuations": sum(self.output_counts) if is_scored else 0,
@@ -203,7 +216,7 @@ class PackedBatch:
         They are those of the backbone, and the labels whose log-probabilities are computed.
         """
         return {
-            **self.model_inputs(),
+            **self._inputs_for_used_positions(),
             "label_positions": self.label_positions,
             "labels": self.labels,
         }
@@ -311,8 +324,18 @@ def pack(trees: Sequence[SegmentTree], vision: VisionTokens) -> PackedBatch:
         label_positions=torch.tensor(label_positions, dtype=torch.int64),
         labels=torch.tensor(labels, dtype=torch.int64),
         label_owners=torch.tensor(label_owners, dtype=torch.int64),
+        used_positions=_used_positions(len(token_ids), read_positions, label_positions),
         trees=tuple(_without_patches(tree) for tree in trees),
     )
+
+
+def _used_positions(
+    num_tokens: int, read_positions: Sequence[int], label_positions: Sequence[int]
+) -> Tensor:
+    """Return `PackedBatch.used_positions` of a row of so many tokens."""
+    first_positions = range(min(2, num_tokens))
+    used_positions = {*first_positions, *read_positions, *label_positions}
+    return torch.tensor(sorted(used_positions), dtype=torch.int64)
 
 
 def divide(batch: PackedBatch, group: SequenceGroup, vision: VisionTokens) -> PackedBatch:

@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mmrm.data.preference import text
+from mmrm.models import activations
 from mmrm.models.activations import (
     ATTENTION_OPERATIONS,
     LINEAR_OPERATIONS,
     keep_results,
+    offload_inputs,
     set_checkpointing,
+    to_device,
+    to_host,
 )
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, CheckpointingMode
@@ -84,15 +89,53 @@ def test_only_what_is_not_kept_is_computed_again(
     layers = text_layers + model.config.vision_config.depth
     attention_again = found.of(ATTENTION_OPERATIONS) - wanted.of(ATTENTION_OPERATIONS)
     # A layer may call the kernel several times, for segments of different lengths.
-    assert (attention_again >= layers) == (mode == "full")
-    assert (attention_again == 0) == (mode != "full")
+    is_whole_layer = mode in ("full", "offloaded")
+    assert (attention_again >= layers) == is_whole_layer
+    assert (attention_again == 0) == (not is_whole_layer)
     linear_again = found.of(LINEAR_OPERATIONS) - wanted.of(LINEAR_OPERATIONS)
-    # All but the last linear layer of a layer, which nothing in the backward pass depends on.
-    assert linear_again == (
-        0 if mode in ("none", "linear") else 6 * text_layers + 4 * (layers - text_layers)
-    )
+    # All but the last linear layer of a layer, which nothing in the backward pass depends on. The
+    # last layer of the language model puts its results at their positions, so it needs that one.
+    in_layers = 6 * text_layers + 1 + 4 * (layers - text_layers)
+    assert linear_again == (0 if mode in ("none", "linear") else in_layers)
     silu_again = found.counts["aten::silu"] - wanted.counts["aten::silu"]
     assert silu_again == (0 if mode == "none" else layers)
+
+
+def test_the_inputs_of_all_layers_and_nothing_else_are_kept_on_the_host(
+    model: ScalarReward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[Tensor] = []
+    returned: list[Tensor] = []
+
+    def noted(tensor: Tensor) -> tuple[torch.device, Tensor]:
+        moved.append(tensor)
+        return to_host(tensor)
+
+    def noted_return(kept: tuple[torch.device, Tensor]) -> Tensor:
+        returned.append(kept[1])
+        return to_device(kept)
+
+    monkeypatch.setattr(activations, "to_host", noted)
+    monkeypatch.setattr(activations, "to_device", noted_return)
+    inputs: list[Tensor] = []
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            hook = module.register_forward_pre_hook(lambda layer, args: inputs.append(args[0]))
+            hooks.append(hook)
+
+    backward(model, "offloaded")
+
+    for hook in hooks:
+        hook.remove()
+    config = model.config
+    layers = config.text_config.num_hidden_layers + config.vision_config.depth
+    states = [tensor for tensor in moved if tensor.numel()]
+    assert len(states) == layers
+    # The hooks are called in the first computation, which every layer does once.
+    for tensor, given in zip(states, inputs[:layers], strict=True):
+        assert torch.equal(tensor, given)
+    assert len([tensor for tensor in returned if tensor.numel()]) == layers
 
 
 def test_an_operation_is_kept_by_its_name() -> None:
@@ -112,3 +155,13 @@ def test_linear_refuses_a_function_that_may_change_what_is_kept(
         set_checkpointing(model, "linear")
     set_checkpointing(model, "attention")
     set_checkpointing(model, "none")
+
+
+def test_another_version_of_transformers_is_named(
+    model: ScalarReward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            monkeypatch.delattr(module, "_gradient_checkpointing_func", raising=False)
+    with pytest.raises(RuntimeError, match=r"_gradient_checkpointing_func.*tested with transf"):
+        offload_inputs(model)

@@ -160,7 +160,11 @@ def test_unique_work_counts_every_token_and_patch_once(model: CriticRewardModel)
     tree = run.trees[0]
     layers = sum(p.numel() for p in model.model.language_model.layers.parameters())
     vision = sum(p.numel() for p in model.model.visual.parameters())
-    assert unique_work(model, run.trees) == tree.tokens * layers + tree.patches * vision
+    last_mlp = sum(p.numel() for p in model.model.language_model.layers[-1].mlp.parameters())
+    num_unread = tree.tokens - len(tree.outputs)  # a score is read at one token of each response
+    assert unique_work(model, run.trees) == (
+        tree.tokens * layers - num_unread * last_mlp + tree.patches * vision
+    )
 
 
 @pytest.mark.parametrize("name", ["3b", "7b"])

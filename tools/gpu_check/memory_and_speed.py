@@ -117,7 +117,7 @@ def checkpointing_modes() -> Found:
     rate = matrix_rate(device(), dtype)
     model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
     bench = Bench(model, pairs(model, SIZES[shape], PAIRS if is_cuda else 2), rate, repeats=1)
-    modes: tuple[CheckpointingMode, ...] = ("full", "attention", "linear", "none")
+    modes: tuple[CheckpointingMode, ...] = ("offloaded", "full", "attention", "linear", "none")
     results = [bench.measure_variant(TRAINING, SHARED, mode) for mode in modes]
     if is_cuda:
         compiled: tuple[CheckpointingMode, ...] = ("full", "attention", "none")

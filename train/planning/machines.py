@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrm.models.families.family import Shape
-from mmrm.train.planning.memory import GIB, activations, bytes_per_weight, per_rank
+from mmrm.train.planning.memory import (
+    GIB,
+    activations,
+    bytes_per_weight,
+    offloaded_inputs,
+    per_rank,
+)
 from mmrm.train.planning.step_cost import record_tokens
 from mmrm.train.recipe.deepspeed_config import NONE, stage
 from mmrm.train.recipe.recipe import Recipe
@@ -104,7 +110,8 @@ def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
     }
     if recipe.deepspeed != NONE and stage(recipe.deepspeed) == 3:
         parts["gathered weights"] = shape.largest_module * bytes_per_weight(recipe)
-    return Need(parts, memory.host)
+    on_host = offloaded_inputs(recipe, shape, image_tokens + text_tokens, patches)
+    return Need(parts, memory.host + on_host)
 
 
 def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
@@ -126,7 +133,7 @@ def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
 def possible_changes(recipe: Recipe, shape: Shape, num_gpus: int) -> list[dict[str, Any]]:
     """Return sets of keys and values that save memory, the least change first."""
     checkpointing: dict[str, Any] = {}
-    if recipe.optim.activation_checkpointing != "full":
+    if recipe.optim.activation_checkpointing not in ("full", "offloaded"):
         checkpointing["optim.activation_checkpointing"] = "full"
     quantised = recipe.optim.lora is not None and recipe.optim.lora.quantise == "nf4"
     sharded = ["zero2", "zero3"] if num_gpus > 1 and not quantised else []
@@ -138,6 +145,9 @@ def possible_changes(recipe: Recipe, shape: Shape, num_gpus: int) -> list[dict[s
     if checkpointing:
         changes.append(checkpointing)
     changes += [checkpointing | {"deepspeed": name} for name in sharded]
+    if recipe.optim.activation_checkpointing != "offloaded":
+        offloaded = {"optim.activation_checkpointing": "offloaded"}
+        changes += [offloaded, *(offloaded | {"deepspeed": name} for name in sharded)]
     if recipe.method.divides_rows:
         for ranks_of_row in DIVISORS:
             is_larger = recipe.optim.sequence_parallel < ranks_of_row <= num_gpus

@@ -72,11 +72,12 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     kernel on the released models, with tensors without values.
     `tests/train/planning/test_memory.py` checks that the estimate is within 5 %. Under activation
     checkpointing only the input of a layer is kept, with the results that the mode keeps, and one
-    layer at a time is computed again, with the gradients of its parts. A frozen vision tower keeps
-    nothing. Adapted experts keep the sums of their weights and adapters. The logits of an LM head,
-    the workspace of libraries and the rounding of the allocator come on top. If several ranks
-    compute the row together, each has its share, and the last hidden states of all tokens and the
-    embeddings of all images.
+    layer at a time is computed again, with the gradients of its parts. The MLP of the last layer is
+    computed only at positions that are read, which are few if the model has a reward head alone. A
+    frozen vision tower keeps nothing. Adapted experts keep the sums of their weights and adapters.
+    The logits of an LM head, the workspace of libraries and the rounding of the allocator come on
+    top. If several ranks compute the row together, each has its share, and the last hidden states
+    of all tokens and the embeddings of all images.
 
     Args:
         recipe: The recipe.
@@ -95,8 +96,18 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     else:
         of_layer, of_block = kept_results(shape, mode)
         computed_again = shape.recomputed_for_backward - of_layer + shape.gradients_of_layer
-        per_token = num_layers * (shape.hidden_size + of_layer) + computed_again
-        per_patch = num_blocks * (patch_width + of_block)
+        # The device has the input of one layer at a time if the others are in host memory.
+        num_inputs = 1 if mode == "offloaded" else num_layers
+        num_block_inputs = 1 if mode == "offloaded" else num_blocks
+        per_token = num_inputs * shape.hidden_size + num_layers * of_layer + computed_again
+        per_patch = num_block_inputs * patch_width + num_blocks * of_block
+    ranks_of_row = recipe.optim.sequence_parallel
+    if recipe.method.model == "scalar" and ranks_of_row == 1:
+        kept_by_mlp, of_mlp = shape.mlp_of_layer
+        if mode == "none":
+            per_token -= kept_by_mlp
+        elif mode == "linear":
+            per_token -= of_mlp
     per_patch += 7 * patch_width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         per_patch = 0
@@ -105,12 +116,26 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
         adapted_weights = shape.count().experts
         if mode != "none":
             adapted_weights //= shape.num_hidden_layers
-    ranks_of_row = recipe.optim.sequence_parallel
     numbers = (tokens * per_token + patches * per_patch) / ranks_of_row + adapted_weights
     if ranks_of_row > 1:
         num_gathered = tokens + patches // shape.patches_per_token
         numbers += num_gathered * shape.hidden_size
     return numbers * bytes_per_weight(recipe)
+
+
+def offloaded_inputs(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
+    """Return the bytes of the inputs of all layers, which `offloaded` keeps in host memory.
+
+    It is 0 in other modes. The arguments are those of `activations`. PyTorch rounds pinned memory up
+    to powers of two, so that up to twice as much may be reserved.
+    """
+    if recipe.optim.activation_checkpointing != "offloaded":
+        return 0.0
+    numbers = tokens * shape.num_hidden_layers * shape.hidden_size
+    is_tower_trained = "vision_tower" not in recipe.backbone.freeze and recipe.optim.lora is None
+    if is_tower_trained:
+        numbers += patches * shape.vision_config.depth * shape.vision_config.width
+    return numbers / recipe.optim.sequence_parallel * bytes_per_weight(recipe)
 
 
 def kept_results(shape: Shape, mode: CheckpointingMode) -> tuple[int, int]:
@@ -119,7 +144,7 @@ def kept_results(shape: Shape, mode: CheckpointingMode) -> tuple[int, int]:
     The first is for a token in a layer of the language model, the second for a patch in a block of
     the vision tower. Two numbers for each head of attention are left out.
     """
-    if mode == "full":
+    if mode in ("full", "offloaded"):
         return 0, 0
     of_attention = shape.attention_outputs
     if mode == "attention":

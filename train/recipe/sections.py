@@ -136,8 +136,9 @@ class OptimConfig(Section):
     """What is computed again in the backward pass instead of being kept in memory: `none` nothing;
     `linear` all but the results of linear layers and of attention, which takes about half of the
     memory and little time; `attention` all but the results of attention, which suits long prompts;
-    `full` whole layers. The gradients are the same. True and false, as recipes had it before, mean
-    `full` and `none`."""
+    `full` whole layers; `offloaded` whole layers, whose inputs are kept in host memory, for rows
+    that do not fit otherwise. The gradients are the same. True and false, as recipes had it before,
+    mean `full` and `none`."""
     compile: Literal["none", "layers"] = "none"
     """`layers` compiles the MLPs and norms of the language model and the vision tower with
     torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""

@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import pytest
+import torch
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextModel
 
+from mmrm.models import activations as activation_modes
 from mmrm.models.config import CheckpointingMode
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
@@ -27,6 +29,7 @@ from mmrm.train.planning.memory import (
     activations,
     checkpoint_bytes,
     head_parameters,
+    offloaded_inputs,
     per_rank,
     trained,
 )
@@ -265,6 +268,47 @@ def test_activations_are_those_of_the_kernels(
         assert wanted == pytest.approx(counted, rel=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["7b", "Qwen/Qwen3-VL-2B-Instruct"])
+def test_inputs_of_layers_are_planned_on_the_host(
+    size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied to the host is counted, and the copies are left out of what is alive."""
+    monkeypatch.setattr(
+        Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
+    )
+    shape = replace((SHAPES | PUBLISHED)[size], num_hidden_layers=8)
+    monkeypatch.setitem(PUBLISHED, "eight layers", shape)
+    host_bytes = [0]
+
+    def count(tensor: torch.Tensor) -> Any:
+        host_bytes[0] += tensor.nbytes
+        return tensor.shape, tensor.dtype
+
+    def made(kept: Any) -> torch.Tensor:
+        return torch.empty(kept[0], dtype=kept[1])
+
+    monkeypatch.setattr(activation_modes, "to_host", count)
+    monkeypatch.setattr(activation_modes, "to_device", made)
+    family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
+    shapes = shapes_of(family.parts().scalar, "eight layers", checkpointing="offloaded")
+    vision = vision_tokens(shapes.model.config)
+    trees = [pair_tree(PairSize(40, 40, 1000, (200, 200)), vision, seed) for seed in range(8)]
+
+    counted = peak(shapes, trees, training=True, later=True) * GIB
+    counted -= 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
+
+    recipe = read_recipe(
+        BASEREWARD, ["deepspeed=zero2", "optim.activation_checkpointing=offloaded"]
+    )
+    num_tokens = sum(tree.tokens for tree in trees)
+    num_patches = sum(tree.patches for tree in trees)
+    assert host_bytes[0] == offloaded_inputs(recipe, shape, num_tokens, num_patches)
+    expected = activations(recipe, shape, num_tokens, num_patches)
+    print(f"{size}: {expected / GIB:.3f} GiB by the formula, {counted / GIB:.3f} counted")
+    assert expected == pytest.approx(counted, rel=0.05)
+
+
 A3B = BASEREWARD.with_name("qwen3_vl_moe.yaml")
 
 
@@ -302,7 +346,7 @@ def test_adapters_of_experts_are_counted_and_keep_sums() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", get_args(CheckpointingMode))
+@pytest.mark.parametrize("checkpointing", ["none", "linear", "attention", "full"])
 def test_activations_of_recurrent_layers_are_those_of_long_segments(
     checkpointing: CheckpointingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

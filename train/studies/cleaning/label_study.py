@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Thresholds:
         return "keep"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JudgedLabels:
     """The training records of a recipe with what is known of their labels."""
 
@@ -74,13 +75,13 @@ class JudgedLabels:
     contradictions: Contradictions
     thresholds: Thresholds
 
-    @property
+    @cached_property
     def decisions(self) -> list[Decision]:
         """The decision about each record by its probability. It is `keep` without a margin."""
         probabilities = np.nan_to_num(self.probabilities).tolist()
         return [self.thresholds.decision(probability) for probability in probabilities]
 
-    @property
+    @cached_property
     def suspects(self) -> list[int]:
         """The indices of the suspicious records, the most probably wrong ones first.
 

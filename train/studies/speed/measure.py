@@ -138,14 +138,22 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 def unique_work(model: CriticRewardModel, trees: Sequence[SegmentTree]) -> float:
     """Return the multiply-adds of a forward pass in which nothing is computed twice.
 
-    Every token and every image patch of the trees goes once through the matrices of its layers.
-    Attention scores are not counted.
+    Every token and every image patch of the trees goes once through the matrices of its layers. In
+    the MLP of the last layer, only positions that are read are counted. Attention scores are not
+    counted.
     """
-    tower = model.model.get_submodule(family_of(model.config.model_type).tower)
-    language_size = num_parameters(model.model.language_model.layers)
+    family = family_of(model.config.model_type)
+    tower = model.model.get_submodule(family.tower)
+    layers = model.model.language_model.layers
     num_tokens = sum(tree.tokens for tree in trees)
     num_patches = sum(tree.patches for tree in trees)
-    return float(num_tokens * language_size + num_patches * num_parameters(tower))
+    work = num_tokens * num_parameters(layers) + num_patches * num_parameters(tower)
+    if family.experts is None:
+        num_read = 0
+        for tree in trees:
+            num_read += sum(len(output.reads) + len(output.labels) for output in tree.outputs)
+        work -= (num_tokens - num_read) * num_parameters(layers[-1].mlp)
+    return float(work)
 
 
 def num_parameters(module: nn.Module) -> int:

@@ -74,6 +74,29 @@ def test_wrong_and_contradictory_labels_are_suspects(labels: JudgedLabels) -> No
     assert labels.suspect(45)["source"] == "second"
 
 
+def test_writing_decides_about_each_record_once(
+    found: Mixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decided about all records for each suspect, which did not end with a million records."""
+    decided: list[float] = []
+    decision = Thresholds.decision
+
+    def noted(thresholds: Thresholds, probability: float) -> Any:
+        decided.append(probability)
+        return decision(thresholds, probability)
+
+    monkeypatch.setattr(Thresholds, "decision", noted)
+    records = read_records(found)
+    margins = np.full(len(records.records), 2.0)
+    margins[list(WRONG)] *= -1
+    recipe = written_recipe(tmp_path)
+    cleaned = CleanedRecipe(recipe, (), 2, tmp_path, read_recipe(recipe))
+    judged = judged_labels(records, margins, Thresholds(leave_out=0.5, flip=0.9))
+    write(study_result(judged, cleaned), judged, tmp_path)
+    suspects_page(judged, found, "mine", 5, is_blind=False)
+    assert len(decided) == len(records.records)
+
+
 def test_the_files_are_read_by_a_recipe(labels: JudgedLabels, tmp_path: Path) -> None:
     recipe = written_recipe(tmp_path)
     cleaned = CleanedRecipe(recipe, (), 2, tmp_path, read_recipe(recipe))
