@@ -24,8 +24,7 @@ from torch.utils.checkpoint import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from mmrm.models.compatibility import EXPECTED
-from mmrm.models.config import CheckpointingMode
+from mmrm.models.config import TESTED_TRANSFORMERS, CheckpointingMode
 
 ATTENTION_OPERATIONS = frozenset(
     {
@@ -94,7 +93,7 @@ def offload_inputs(model: nn.Module) -> None:
             raise RuntimeError(
                 f"transformers {transformers.__version__}: a layer has no "
                 "_gradient_checkpointing_func, through which its input is moved to host memory. "
-                f"This project is tested with transformers {EXPECTED}; install one of these "
+                f"This project is tested with transformers {TESTED_TRANSFORMERS}; install one of these "
                 "versions, or set optim.activation_checkpointing to full."
             )
         module._gradient_checkpointing_func = checkpoint_with_input_on_host

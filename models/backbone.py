@@ -17,8 +17,14 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.data.storage.manifest import require_json_settings, verify_settings, verify_weights
-from mmrm.models.compatibility import EXPECTED, check_transformers
-from mmrm.models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.models.compatibility import check_transformers
+from mmrm.models.config import (
+    HUB_ID,
+    TESTED_TRANSFORMERS,
+    BackboneConfig,
+    CritiqueConfig,
+    HeadConfig,
+)
 from mmrm.models.encoder import Encoder, assistant_turn
 from mmrm.models.families.family import Family
 from mmrm.models.families.registry import BACKBONES, family_of
@@ -361,10 +367,12 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """
     check_transformers(model.config.model_type)
     register()
-    take_plans(model, family_of(model.config.model_type).parts().plan_classes)
-    skip_unread_positions(model)
-    attends_in_runs = family_of(model.config.model_type).images.attends_in_runs
-    vision_attention = VISION[kernel] if attends_in_runs else "sdpa"
+    family = family_of(model.config.model_type)
+    take_plans(model, family.parts().plan_classes)
+    # The routers of experts count the tokens of all positions.
+    if family.experts is None:
+        skip_unread_positions(model)
+    vision_attention = VISION[kernel] if family.images.attends_in_runs else "sdpa"
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})
 
 
@@ -383,7 +391,7 @@ def embed_patches(model: Any, layer_class: type[nn.Conv3d] = PatchProjection) ->
             raise RuntimeError(
                 f"transformers {transformers.__version__}: {name} of the vision tower, {module}, "
                 "no longer moves from patch to patch, so it is not a matrix product. This project "
-                f"is tested with transformers {EXPECTED}; install one of these versions."
+                f"is tested with transformers {TESTED_TRANSFORMERS}; install one of these versions."
             )
         with torch.device("meta"):  # no memory: the parameters are replaced below
             projection = layer_class(

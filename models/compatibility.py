@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mmrm.models.config import TESTED_TRANSFORMERS
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.packing.attention import (
     TEXT,
@@ -26,9 +27,6 @@ from mmrm.models.packing.attention import (
 from mmrm.models.packing.positions import without_single_axis
 from mmrm.models.packing.recurrent import RecurrentPlan
 from mmrm.models.packing.segments import Segment, SegmentTree
-
-EXPECTED = "5.17 to 5.23"
-"""Versions of transformers that this project is tested with."""
 
 
 @functools.cache
@@ -69,7 +67,7 @@ def _incompatible(model_type: str, change: str) -> RuntimeError:
     """
     return RuntimeError(
         f"transformers {transformers.__version__}: {change} of {FAMILIES[model_type].title}, which "
-        f"packed rows need. This project is tested with transformers {EXPECTED}; install one of "
+        f"packed rows need. This project is tested with transformers {TESTED_TRANSFORMERS}; install one of "
         "these versions."
     )
 

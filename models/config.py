@@ -22,6 +22,8 @@ StoredRead = Read | Literal["last_response_token"]
 """The same, or at the response's own last token. That is the meaning of `last_token` in a
 config.json that has no `assistant_turn`."""
 
+TESTED_TRANSFORMERS = "5.17 to 5.23"
+"""Versions of transformers that this project is tested with."""
 CheckpointingMode = Literal["none", "linear", "attention", "full", "offloaded"]
 """Which results the layers keep for the backward pass. What is not kept is computed again: with
 `none` nothing, with `linear` all results but those of linear layers and of attention, with

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mmrm.models.families.registry import family_of
 from mmrm.models.packing.attention import AttentionPlan
 
 
@@ -42,17 +41,15 @@ def skip_unread_positions(model: Any) -> None:
     """Let the last layer of a loaded model compute its MLP at the used positions of a plan only.
 
     Rows whose plan has no used positions are computed as before, and so are rows whose last layer is
-    recurrent, which no released model has. Nothing is changed in models with experts, because their
-    routers count the tokens of all positions.
+    recurrent, which no released model has.
 
     Args:
-        model: A model of any class of its family.
+        model: A model of any class of a family without experts.
     """
     layer = model.model.language_model.layers[-1]
     mlp = layer.mlp
     is_recurrent = not hasattr(layer, "self_attn")
-    has_experts = family_of(model.config.model_type).experts is not None
-    if is_recurrent or has_experts or isinstance(mlp, LastMlp):
+    if is_recurrent or isinstance(mlp, LastMlp):
         return
     mlp.__class__ = type(f"Last{type(mlp).__name__}", (LastMlp, type(mlp)), {})
     # The hook is on the attention, which comes before the MLP of the same row also where a layer is

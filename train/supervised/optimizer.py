@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mmrm.data.errors import NonFiniteError
+from mmrm.models.config import TESTED_TRANSFORMERS
 from mmrm.models.distributed import gather, rank, sum_over_ranks
 from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
@@ -30,8 +31,6 @@ from mmrm.train.supervised.preemption import SAVE_AND_END
 
 VECTORS = "_vectors"
 """Suffix of the names of parameter groups that hold norms and biases."""
-EXPECTED = "5.17 to 5.23"
-"""Versions of transformers that this project is tested with."""
 MAX_NAMED = 3
 """Number of parameters that an error names."""
 VISION = {name for family in FAMILIES.values() for name in family.vision_modules}
@@ -203,7 +202,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             raise RuntimeError(
                 f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, in which "
                 "a run checks that its gradients are finite. This project is tested with "
-                f"transformers {EXPECTED}; install one of these versions."
+                f"transformers {TESTED_TRANSFORMERS}; install one of these versions."
             )
         self.passes: list[dict[str, Any]] = []
         """Forward passes of the current step. Each has the detached `loss`, the identities of its
