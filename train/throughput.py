@@ -4,6 +4,7 @@ python train/throughput.py                       # the embedded shape on a CPU, 
 python train/throughput.py --shape 3b --pairs 8 --json throughput.json
 python train/throughput.py --step                # an optimizer step with the loader
 python train/throughput.py --trees               # conversations that begin alike, as one tree
+python train/throughput.py --operations          # what a training step spends its time on
 python train/throughput.py --loader --shape 7b   # the loader alone, on any machine
 
 The variants are padded batches with stock transformers, packed rows, and packed rows that share
@@ -96,6 +97,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--trees",
         action="store_true",
         help="Measure only conversations that begin alike, as one tree and as a tree a prompt.",
+    )
+    parser.add_argument(
+        "--operations",
+        action="store_true",
+        help="Measure only which operations of PyTorch a training step spends its time on.",
     )
     parser.add_argument("--loader", action="store_true", help="Measure only the loader.")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The throughput study: variants of a computation, a whole optimizer step, or the loader alone."""
+"""The throughput study: variants of a computation, its operations, a whole step, or the loader."""
 
 import argparse
 import platform
@@ -39,6 +39,7 @@ from mmrm.train.studies.speed.measure import (
     steps_of,
     uses_processor_time,
 )
+from mmrm.train.studies.speed.operation_times import measure_operations
 from mmrm.train.studies.speed.tree_speed import measure_trees
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
@@ -63,14 +64,16 @@ def run(options: argparse.Namespace, console: Console) -> StudyResult:
     and the line is not lost if a later measurement fails.
 
     Args:
-        options: The options of train/throughput.py. `loader`, `trees` and `step` choose what is
-            measured.
+        options: The options of train/throughput.py. `loader`, `operations`, `trees` and `step`
+            choose what is measured.
         console: The console for these lines.
     """
     context = measurement_context(options)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         result = measure_loader(options)
+    elif options.operations:
+        result = measure_operations(options)
     elif options.trees:
         result = measure_trees(options, console)
     elif options.step:
