@@ -116,9 +116,12 @@ def file_states(folder: Path) -> dict[Path, tuple[int, int]]:
 def has_ended(folder: Path) -> bool:
     """Return True if the run in a folder has ended, and False if the folder does not exist yet.
 
-    The last line of the log of a run that has ended holds the Trainer's `train_runtime`. A run of
-    an earlier version without a log file counts as ended if it has a checkpoint.
+    The last line of the log of a run that has ended holds the Trainer's `train_runtime`. A run whose
+    last checkpoint is still being copied from a staging folder has not ended. A run of an earlier
+    version without a log file counts as ended if it has a checkpoint.
     """
+    if any(folder.glob("copying-checkpoint-*")):
+        return False
     log = folder / LOG
     if log.is_file():
         _, _, last_line = log.read_text(encoding="utf-8").rstrip().rpartition("\n")

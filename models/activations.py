@@ -103,8 +103,12 @@ def checkpoint_with_input_on_host(layer: Callable[..., Any], *inputs: Any) -> An
     """Call a layer as `torch.utils.checkpoint.checkpoint` does, with its inputs in host memory.
 
     Checkpointing saves the inputs as an operation saves its tensors, so these hooks get them, and
-    nothing else: what is computed inside the layer goes through hooks of its own.
+    nothing else: what is computed inside the layer goes through hooks of its own. An input that
+    needs no gradient, such as that of a frozen tower, is not copied.
     """
+    needs_gradient = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+    if not needs_gradient:
+        return checkpoint(layer, *inputs, use_reentrant=False)
     with saved_tensors_hooks(to_host, to_device):
         return checkpoint(layer, *inputs, use_reentrant=False)
 
@@ -112,8 +116,8 @@ def checkpoint_with_input_on_host(layer: Callable[..., Any], *inputs: Any) -> An
 def to_host(tensor: Tensor) -> tuple[torch.device, Tensor]:
     """Copy a tensor to host memory, and return its device and the copy.
 
-    The host does not wait for the copy. The device makes it before what it is given later, and the
-    copy is read by the device alone.
+    The host does not wait for the copy: the device makes copies and computations in order, and
+    only the device reads the copy again.
     """
     on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     on_host.copy_(tensor, non_blocking=True)

@@ -167,7 +167,7 @@ class Cosmos3EdgeShape(Shape):
 
     @property
     def mlp_of_layer(self) -> tuple[int, int]:
-        """The counts of numbers that the MLP of a layer has for a token: kept, and computed."""
+        """The numbers for a token that the MLP of a layer keeps, and that its linear layers compute."""
         return 2 * self.intermediate_size, self.intermediate_size + self.hidden_size
 
     @property

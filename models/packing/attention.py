@@ -114,7 +114,7 @@ class AttentionPlan:
     def for_positions(self, used_positions: Tensor) -> AttentionPlan:
         """Return the plan of a forward pass of which the hidden states at some positions are used.
 
-        Both plans share what they keep for the layers.
+        Both plans share the SDPA calls and the recurrent plans that they keep for the layers.
         """
         plan = replace(self, used_positions=used_positions)
         object.__setattr__(plan, "_calls", self._calls)

@@ -17,9 +17,10 @@ from mmrm.models.packing.attention import AttentionPlan
 
 
 class LastMlp(nn.Module):
-    """What the MLP of the last layer does in addition to its own class.
+    """The MLP of the last layer, which is computed at some positions of a row only.
 
-    At positions that are not read, its result is 0 in place of what the MLP would compute.
+    A loaded MLP takes this class on, before its own. At other positions the result is 0 in place of
+    what the MLP would compute.
     """
 
     used_positions: Tensor | None = None

@@ -84,8 +84,8 @@ class PackedBatch:
     label_owners: Tensor
     """(L,) int64: the output of each label."""
     used_positions: Tensor
-    """(U,) int64, sorted: the read positions, the label positions, and the first two of the row. A
-    compiled module would be compiled once more for rows of one position or none."""
+    """(U,) int64, sorted: the read positions, the label positions, and the first two of the row.
+    The first two are there because torch.compile compiles once more for one position, or none."""
     trees: tuple[SegmentTree, ...]
     """The packed trees without patches, and without the filler that `pack` may have added."""
     image_shares: ImageShares | None = None

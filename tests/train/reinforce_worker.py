@@ -127,9 +127,11 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:
     """Train and return the log lines, a digest of the weights and the error, if one stopped the run."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
     from trl.trainer import grpo_trainer
 
     from mmrm.data.errors import NonFiniteError
+    from mmrm.models.activations import checkpoint_with_input_on_host
 
     grpo_trainer.VLLMGeneration = VllmDouble
     recipe = read_recipe(Path(recipe_path), overrides, entry="rl")
@@ -156,7 +158,18 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
         trainer.train(resume_from_checkpoint=resume)
     except NonFiniteError as found:
         error = str(found)
-    return {"log": trainer.state.log_history, "error": error, "trl_advantages": computed_by_trl}
+    layers = [
+        module
+        for module in trainer.model.modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    ]
+    checkpoints = {layer._gradient_checkpointing_func for layer in layers}
+    return {
+        "log": trainer.state.log_history,
+        "error": error,
+        "trl_advantages": computed_by_trl,
+        "keeps_inputs_on_host": checkpoints == {checkpoint_with_input_on_host},
+    }
 
 
 def main() -> None:

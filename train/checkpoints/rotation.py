@@ -13,14 +13,13 @@ from typing import Any
 
 from rich.console import Console
 from safetensors import SafetensorError
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mmrm.data.errors import UserError
 from mmrm.data.storage.manifest import COMPLETE
 from mmrm.models.distributed import barrier, gather, rank
 from mmrm.train.checkpoints.integrity import damage, mark_complete
-from mmrm.train.checkpoints.sizes import first_checkpoint_bytes, folder_bytes
+from mmrm.train.checkpoints.sizes import folder_bytes
 from mmrm.train.checkpoints.staging import COPYING, Staging
 
 NAME = re.compile(r"checkpoint-(\d+)")
@@ -64,6 +63,8 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         # Trainer takes the intervals of saving and evaluation from the checkpoint. The arguments of
         # this start may have others.
         state.compute_steps(args, state.max_steps)
+        if self.staging is not None:
+            self.staging.open()
         # The run may have been killed after it saved a checkpoint and before it set the link.
         self._link_best(Path(args.output_dir), state)
 
@@ -103,11 +104,15 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
             self.staging.wait()
 
     def _rotate(self, folder: Path, state: TrainerState) -> None:
-        """Set the link `best` and remove old checkpoints, when a new one is complete."""
+        """Set the link `best` and remove old checkpoints, when a new one is complete.
+
+        The new one stays, also if checkpoints of later steps exist: a run that continues from an
+        earlier checkpoint finds them in its folder.
+        """
         self._link_best(folder, state)
-        best_name = (folder / BEST).resolve().name
+        kept_names = {(folder / BEST).resolve().name, f"checkpoint-{state.global_step}"}
         for path in whole_checkpoints(folder)[: -self.num_kept]:
-            if path.name != best_name:
+            if path.name not in kept_names:
                 # The file `complete` goes first, so that a kill leaves no half-removed folder that
                 # counts as complete.
                 (path / COMPLETE).unlink()
@@ -124,13 +129,14 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def room_for_checkpoint(
-    model: nn.Module, folder: Path, staging: Path | None = None
+    expected_bytes: int, folder: Path, staging: Path | None = None
 ) -> Iterator[None]:
     """Check that the disk has room for a checkpoint, which is then saved inside the context.
 
     Args:
-        model: The model that is saved.
-        folder: The run folder. A checkpoint is expected to take as much space as the last one.
+        expected_bytes: The expected size of the run's first checkpoint. A later one is expected to
+            take as much space as the last one.
+        folder: The run folder.
         staging: The folder of this node into which it is written first; None for none.
 
     Raises:
@@ -143,7 +149,7 @@ def room_for_checkpoint(
         num_bytes = folder_bytes(complete[-1])
     else:
         last = "There is no complete checkpoint of this run yet"
-        num_bytes = first_checkpoint_bytes(model)
+        num_bytes = expected_bytes
     advice = (
         f"{last}. Make room (output.keep_checkpoints is the number of checkpoints that are kept), "
         "then start again with --resume."
@@ -163,6 +169,10 @@ def room_for_checkpoint(
         if staging is not None and shutil.disk_usage(staging).free < num_free:
             full_folder = staging
             num_free = shutil.disk_usage(staging).free
+            advice = (
+                f"{last}. Start again with --resume and another output.staging, or with "
+                "output.staging=null."
+            )
         is_full_by_code = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         # Libraries report a full disk in errors of their own. The space that is left tells these
         # from other errors.
@@ -302,7 +312,8 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
 def _remove_interrupted_copies(folder: Path) -> None:
     """Remove what is left of checkpoints that were being copied from a staging folder."""
     for path in checkpoints(folder):
-        if path.is_symlink():
+        # A user may have moved a complete checkpoint and left a link to it.
+        if path.is_symlink() and not (path / COMPLETE).exists():
             path.unlink()
     for interrupted in folder.glob(f"{COPYING}*"):
         shutil.rmtree(interrupted)

@@ -11,11 +11,14 @@ OPTIMIZER_BYTES = 12
 fp32."""
 
 
-def first_checkpoint_bytes(model: nn.Module, share_of_states: float = 1.0) -> int:
+def first_checkpoint_bytes(
+    model: nn.Module, *, only_adapters: bool = False, share_of_states: float = 1.0
+) -> int:
     """Return the expected size of a run's first checkpoint: weights and optimizer states.
 
     Args:
         model: The model that is saved.
+        only_adapters: True if frozen weights are not saved.
         share_of_states: The share of the optimizer states that counts. A node holds less than all
             of them if they are divided over ranks.
     """
@@ -24,7 +27,8 @@ def first_checkpoint_bytes(model: nn.Module, share_of_states: float = 1.0) -> in
     for parameter in model.parameters():
         # ZeRO-3 leaves only a part of a parameter on each rank.
         size = parameter.ds_numel if hasattr(parameter, "ds_numel") else parameter.numel()
-        weight_bytes += size * parameter.element_size()
+        if parameter.requires_grad or not only_adapters:
+            weight_bytes += size * parameter.element_size()
         if parameter.requires_grad:
             state_bytes += size * OPTIMIZER_BYTES
     return weight_bytes + round(state_bytes * share_of_states)

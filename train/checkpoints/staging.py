@@ -17,23 +17,31 @@ import errno
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from rich.console import Console
-from torch import nn
 
-from mmrm.data.errors import UserError
+from mmrm.data.errors import InUseError, UserError
 from mmrm.data.regular_files import read_bytes
-from mmrm.data.storage.files import digest, write_whole
+from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
+from mmrm.data.storage.output_lock import locked_file
 from mmrm.models.distributed import barrier, gather, rank, world_size
 from mmrm.train.checkpoints.integrity import is_written_later
-from mmrm.train.checkpoints.sizes import first_checkpoint_bytes, folder_bytes
+from mmrm.train.checkpoints.sizes import folder_bytes
 
+PREFIX = "mmrm-"
+"""Start of the names of the folders that runs make in a staging folder, and of their locks."""
+OF_EVALUATIONS = ("eval", "answers")
+"""Folders of a checkpoint into which evaluations write, before it is saved."""
 COPYING = "copying-"
 """Start of the name of the folder into which a checkpoint is copied. It ends with the name of the
 checkpoint."""
@@ -43,7 +51,7 @@ CHUNK = 16 * 2**20
 """Number of bytes that are copied at once."""
 POLL = 0.2
 """Seconds between two looks for a file of another rank."""
-LAST_WAIT = 60.0
+LAST_WAIT = 600.0
 """Seconds for which the first rank waits for other ranks' files when the run has failed. The ranks
 may have ended."""
 
@@ -63,34 +71,46 @@ class Staging:
             console: Receives a line for each complete checkpoint, on the first rank.
         """
         self.folder = folder
-        self.place = staging / digest(str(folder.resolve()))
-        """The folder of this run inside the staging folder."""
+        self.staging = staging.absolute()
         self.console = console
+        self.place = self.staging
+        """The folder of this run inside the staging folder, once `open` has been called."""
+        self.node = Node(0, 1)
+        self._lock = ExitStack()
         self._copy: CheckpointCopy | None = None
         self._last_bytes: int | None = None
         """Size of the last checkpoint on this node; None before the first one."""
 
-    def begin(self, step: int, model: nn.Module, *, states_are_divided: bool) -> None:
+    def open(self) -> None:
+        """Make the folder of this run on each node, and remove those of runs that were killed.
+
+        All ranks call together, before the first step. The folder has a random name, because two
+        containers on one machine may have the same run folder and share /dev/shm.
+        """
+        name = gather(f"{PREFIX}{uuid4().hex[:12]}")[0]
+        self.node = Node.of_this_rank()
+        self.place = self.staging / name
+        if self.node.index == 0:
+            # A lock is free if the process that held it has ended, also if it was killed.
+            for lock_file in self.staging.glob(f"{PREFIX}*.lock"):
+                leftover = lock_file.with_suffix("")
+                with suppress(InUseError), locked_file(leftover):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            self._lock.enter_context(locked_file(self.place))
+            self.place.mkdir(parents=True)
+        barrier()
+
+    def begin(self, step: int, expected_bytes: int) -> None:
         """Let the checkpoint that Trainer is about to save be written into the staging folder.
 
-        All ranks call together. They wait until the checkpoint before is complete. If a node has no
-        room for the files, the checkpoint is written into the run folder as without staging, and
-        the first rank prints so.
+        All ranks call together, after `wait`. If a node has no room for the files, the checkpoint
+        is written into the run folder as without staging, and the first rank prints so.
 
         Args:
             step: The number of the optimizer step.
-            model: The model that is saved.
-            states_are_divided: True if the optimizer states are divided over the ranks.
+            expected_bytes: The expected size of the node's files, if none were staged before.
         """
-        self.wait()
-        if _is_first_of_node():
-            shutil.rmtree(self.place, ignore_errors=True)  # a run may have been killed
-            self.place.mkdir(parents=True)
-        num_bytes = self._last_bytes
-        if num_bytes is None:
-            share = _ranks_of_node() / world_size() if states_are_divided else 1.0
-            num_bytes = first_checkpoint_bytes(model, share)
-        barrier()
+        num_bytes = self._last_bytes or expected_bytes
         num_free = shutil.disk_usage(self.place).free
         free_by_rank = gather(num_free if num_free < num_bytes else None)
         least_free = min((free for free in free_by_rank if free is not None), default=None)
@@ -99,13 +119,14 @@ class Staging:
             if rank() == 0:
                 self.console.print(
                     f"{checkpoint.name} is not staged: its files on a node take about "
-                    f"{num_bytes:,} bytes, {least_free:,} are free in {self.place.parent}",
+                    f"{num_bytes:,} bytes, {least_free:,} are free in {self.staging}",
                     highlight=False,
                     soft_wrap=True,
                 )
             return
         staged = self.place / checkpoint.name
-        if _is_first_of_node():
+        if self.node.index == 0:
+            shutil.rmtree(staged, ignore_errors=True)
             staged.mkdir()
         if rank() == 0:
             self._link(checkpoint, staged)
@@ -114,17 +135,19 @@ class Staging:
     def _link(self, checkpoint: Path, staged: Path) -> None:
         """Put a link to the staging folder in the place of a checkpoint, on the first rank.
 
-        Results of the evaluation of this step, which comes before the save, move along. Files of
-        an earlier checkpoint of the same step are removed, because they are written again.
+        What the evaluation of this step has written, which comes before the save, moves along.
+        Files of an earlier checkpoint of the same step are removed, because they are written again.
         """
         shutil.rmtree(self.folder / f"{COPYING}{checkpoint.name}", ignore_errors=True)
         if checkpoint.is_dir():
+            is_earlier = (checkpoint / COMPLETE).exists()
             (checkpoint / COMPLETE).unlink(missing_ok=True)
-            if (checkpoint / "eval").is_dir():
-                shutil.move(checkpoint / "eval", staged / "eval")
+            for path in checkpoint.iterdir():
+                if path.name in OF_EVALUATIONS or not is_earlier:
+                    shutil.move(path, staged / path.name)
             shutil.rmtree(checkpoint)
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.symlink_to(staged.resolve(), target_is_directory=True)
+        checkpoint.symlink_to(staged, target_is_directory=True)
 
     def copy(self, checkpoint: Path, finish: Callable[[], None]) -> None:
         """Begin to copy a checkpoint whose files have all been written into the staging folder.
@@ -137,7 +160,7 @@ class Staging:
         """
         staged = self.place / checkpoint.name
         self._last_bytes = folder_bytes(staged)
-        self._copy = CheckpointCopy(staged, checkpoint, finish, self.console)
+        self._copy = CheckpointCopy(staged, checkpoint, self.node, finish, self.console)
         barrier()  # every rank has listed its files, of which the others remove theirs
         self._copy.start()
 
@@ -164,15 +187,45 @@ class Staging:
 
         Call it when the run ends, for whatever reason. If the run has failed during a copy, other
         ranks may have ended, so the first rank waits for their parts for `LAST_WAIT` seconds only.
-        The folder is then left, because other ranks of the node may still copy from it.
+        The folder is then left, because other ranks of the node may still copy from it. The next
+        run that uses the staging folder removes it.
         """
-        if self._copy is not None:
-            self._copy.run_has_ended.set()
-            self._copy.join()
-            if self._copy.error is not None:
-                print(f"rank {rank()}: {self._copy.error}", file=sys.stderr, flush=True)
-        elif _is_first_of_node():
+        copy = self._copy
+        self._copy = None
+        if copy is not None:
+            if copy.is_alive():
+                print(
+                    f"rank {rank()}: the run ends when {copy.checkpoint.name} has been copied",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            copy.run_has_ended.set()
+            copy.join()
+            if copy.error is not None:
+                print(f"rank {rank()}: {copy.error}", file=sys.stderr, flush=True)
+        elif self.node.index == 0 and self.place != self.staging:
             shutil.rmtree(self.place, ignore_errors=True)
+        self._lock.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The place of this rank among the ranks of its node."""
+
+    index: int
+    """0 for the first rank of the node."""
+    num_ranks: int
+
+    @classmethod
+    def of_this_rank(cls) -> Node:
+        """Return the place of this rank; all ranks call together.
+
+        Ranks are on one node if their machines have one name. Launchers set different variables for
+        this: DeepSpeed's sets no LOCAL_WORLD_SIZE.
+        """
+        names = gather(socket.gethostname())
+        own_name = names[rank()]
+        return cls(names[: rank()].count(own_name), names.count(own_name))
 
 
 class CheckpointCopy(threading.Thread):
@@ -182,7 +235,12 @@ class CheckpointCopy(threading.Thread):
     """
 
     def __init__(
-        self, staged: Path, checkpoint: Path, finish: Callable[[], None], console: Console
+        self,
+        staged: Path,
+        checkpoint: Path,
+        node: Node,
+        finish: Callable[[], None],
+        console: Console,
     ) -> None:
         super().__init__(name=f"copy of {checkpoint.name}")
         self.staged = staged
@@ -192,7 +250,7 @@ class CheckpointCopy(threading.Thread):
         self.console = console
         self.rank = rank()
         self.world_size = world_size()
-        self.own_files = _own_files(staged)
+        self.own_files = _own_files(staged, node)
         self.began = time.monotonic()
         self.run_has_ended = threading.Event()
         self.error: UserError | None = None
@@ -207,13 +265,17 @@ class CheckpointCopy(threading.Thread):
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                reason = "the disk is full (output.keep_checkpoints is the number of checkpoints that are kept)"
+                reason = "the disk is full (output.keep_checkpoints is how many are kept)"
             self.error = UserError(
                 f"{self.checkpoint} could not be copied from {self.staged}: {reason}. It is not "
                 "complete. Make the run folder writable again, then start again with --resume."
             )
+            return
         except UserError as error:
             self.error = error
+            return
+        if self.rank == 0:
+            self._finish()
 
     def _copy_own_files(self) -> None:
         """Copy this rank's files, and write the list of their sizes and digests.
@@ -243,10 +305,21 @@ class CheckpointCopy(threading.Thread):
             entries |= list_of_rank.entries
         for number in range(self.world_size):
             (self.copying / LIST_OF_RANK.format(number)).unlink()
+        manifest = Manifest(self.checkpoint.name, entries)
+        write_whole(self.copying / COMPLETE, manifest.to_json())
         self.checkpoint.unlink()
         self.copying.rename(self.checkpoint)
-        write_whole(self.checkpoint / COMPLETE, Manifest(self.checkpoint.name, entries).to_json())
-        self.finish()
+
+    def _finish(self) -> None:
+        """Call the function for a complete checkpoint, and print that it is complete."""
+        try:
+            self.finish()
+        except OSError as error:
+            self.error = UserError(
+                f"{self.checkpoint} is complete, but earlier checkpoints could not be removed: "
+                f"{error}. Remove them, then start again with --resume."
+            )
+            return
         seconds = time.monotonic() - self.began
         step = int(self.checkpoint.name.rpartition("-")[2])
         self.console.print(
@@ -273,8 +346,8 @@ class CheckpointCopy(threading.Thread):
             time.sleep(POLL)
 
     def wait_until_complete(self) -> None:
-        """Wait until the first rank has completed the checkpoint."""
-        while self.checkpoint.is_symlink() or not (self.checkpoint / COMPLETE).exists():
+        """Wait until the first rank has put the copy in the place of the link."""
+        while self.checkpoint.is_symlink() or self.copying.exists():
             time.sleep(POLL)
 
 
@@ -292,20 +365,11 @@ def copy_file(source: Path, target: Path) -> FileEntry:
             size += len(chunk)
         writer.flush()
         os.fsync(writer.fileno())
+    shutil.copymode(source, target)
     return FileEntry(size, sha256.hexdigest())
 
 
-def _is_first_of_node() -> bool:
-    """Return True on the first rank of each node."""
-    return int(os.environ.get("LOCAL_RANK", "0")) == 0
-
-
-def _ranks_of_node() -> int:
-    """Return the number of ranks on this node."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _own_files(staged: Path) -> list[str]:
+def _own_files(staged: Path, node: Node) -> list[str]:
     """Return the files in the staging folder that this rank copies, largest first.
 
     The ranks of the node share the files: the largest goes to the first rank, and so on.
@@ -315,4 +379,4 @@ def _own_files(staged: Path) -> list[str]:
         if path.is_file():
             names_and_sizes.append((-path.stat().st_size, str(path.relative_to(staged))))
     names = [name for _, name in sorted(names_and_sizes)]
-    return names[int(os.environ.get("LOCAL_RANK", "0")) :: _ranks_of_node()]
+    return names[node.index :: node.num_ranks]

@@ -28,6 +28,7 @@ from trl.models.utils import prepare_deepspeed
 
 from mmrm.data.config.registry import load
 from mmrm.data.errors import CheckpointError, UserError
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
 from mmrm.models.packed_alternatives import Choice, log_probabilities_of_alternatives
@@ -165,6 +166,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
                     }
                 )
         rollout: dict[str, Any] = super()._generate_and_score_completions(rows)
+        # trl switches activation checkpointing off while texts are sampled, and then on again in the
+        # mode `full`.
+        if self.optim.activation_checkpointing != "none":
+            set_checkpointing(unwrapped(self.model), self.optim.activation_checkpointing)
         rollout["sample"] = torch.arange(len(rows), device=rollout["completion_ids"].device)
         rewards = self._rewards.to(rollout["sample"].device)
         if self.method.kl_coefficient:

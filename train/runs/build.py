@@ -111,8 +111,9 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
     except NonFiniteError as error:
         if rank() == 0:
             print(error, file=sys.stderr, flush=True)
-        # All ranks have this error. They wait for the first one to print it, because a launcher
-        # ends the other ranks as soon as one ends.
+        # All ranks have this error. They wait for the first one to print it, and for each other to
+        # copy a checkpoint, because a launcher ends the other ranks as soon as one ends.
+        end_staging(trainer)
         barrier()
         raise SystemExit(1) from None
     except UserError as error:
@@ -121,8 +122,7 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         print(f"rank {rank()}: {message.strip()}", file=sys.stderr)
         raise SystemExit(1) from None
     finally:
-        if trainer.staging is not None:
-            trainer.staging.end()
+        end_staging(trainer)
 
     step = trainer.state.global_step
     num_steps = trainer.state.max_steps
@@ -137,6 +137,12 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
             "continue with --resume"
         )
     return is_finished
+
+
+def end_staging(trainer: Trainer) -> None:
+    """Wait for the copy of a checkpoint on this rank, if there is one."""
+    if trainer.staging is not None:
+        trainer.staging.end()
 
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:

@@ -25,6 +25,7 @@ from mmrm.models.config import TESTED_TRANSFORMERS
 from mmrm.models.distributed import gather, rank, sum_over_ranks
 from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
+from mmrm.train.checkpoints.sizes import first_checkpoint_bytes
 from mmrm.train.checkpoints.staging import Staging
 from mmrm.train.recipe.sections import OptimConfig
 from mmrm.train.supervised.preemption import SAVE_AND_END
@@ -347,11 +348,22 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
 
         With a staging folder, Trainer writes into it through a link.
         """
-        staging = None if self.staging is None else self.staging.place
-        with room_for_checkpoint(model, Path(self.args.output_dir), staging):
-            if self.staging is not None:
-                is_divided = self.is_deepspeed_enabled
-                self.staging.begin(self.state.global_step, model, states_are_divided=is_divided)
+        folder = Path(self.args.output_dir)
+        saves_adapters = self.optim.lora is not None
+        expected_bytes = first_checkpoint_bytes(model, only_adapters=saves_adapters)
+        if self.staging is None:
+            with room_for_checkpoint(expected_bytes, folder):
+                super()._save_checkpoint(model, trial)
+            return
+        # The checkpoint before takes its room, and old ones are removed, before the room is looked at.
+        self.staging.wait()
+        node = self.staging.node
+        share = node.num_ranks / self.args.world_size if self.is_deepspeed_enabled else 1.0
+        bytes_of_node = first_checkpoint_bytes(
+            model, only_adapters=saves_adapters, share_of_states=share
+        )
+        with room_for_checkpoint(expected_bytes, folder, self.staging.place):
+            self.staging.begin(self.state.global_step, bytes_of_node)
             super()._save_checkpoint(model, trial)
 
 

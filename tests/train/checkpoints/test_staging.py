@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shutil
+import socket
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from mmrm.data.errors import UserError
 from mmrm.data.storage.manifest import COMPLETE, parse_manifest
@@ -21,9 +23,10 @@ from mmrm.eval.cli import rank_device
 from mmrm.models.distributed import rank
 from mmrm.train.checkpoints import staging
 from mmrm.train.checkpoints.integrity import damage, mark_complete
-from mmrm.train.checkpoints.rotation import find_resume
+from mmrm.train.checkpoints.rotation import KeepCheckpoints, find_resume
 from mmrm.train.checkpoints.sizes import first_checkpoint_bytes
-from mmrm.train.checkpoints.staging import COPYING, Staging, copy_file
+from mmrm.train.checkpoints.staging import COPYING, PREFIX, Node, Staging, copy_file
+from mmrm.train.runs.evaluation_loop import ANSWERS
 from tests.train.ranks import run_ranks
 
 MODEL = torch.nn.Linear(9, 10)
@@ -38,11 +41,14 @@ FILES = {
 
 def made(folder: Path, console: Console | None = None) -> Staging:
     console = console or Console(file=io.StringIO(), width=200)
-    return Staging(folder / "run", folder / "memory", console)
+    stage = Staging(folder / "run", folder / "memory", console)
+    stage.open()
+    return stage
 
 
 def begin(stage: Staging, step: int) -> Path:
-    stage.begin(step, MODEL, states_are_divided=False)
+    stage.wait()
+    stage.begin(step, first_checkpoint_bytes(MODEL))
     return stage.folder / f"checkpoint-{step}"
 
 
@@ -93,7 +99,7 @@ def test_a_copy_holds_what_was_saved_and_the_digests_of_a_save_without_staging(
     assert (checkpoint / COMPLETE).read_bytes() == manifest
     assert "step      3  checkpoint-3 is complete, copied in" in text.getvalue()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint-3"]
-    assert contents(tmp_path / "memory") == {}
+    assert contents(stage.place) == {}
     stage.end()
     assert list((tmp_path / "memory").iterdir()) == []
 
@@ -117,11 +123,18 @@ def test_the_run_goes_on_during_the_copy_and_the_next_save_waits_for_it(
     assert not (second / COMPLETE).exists()
 
 
-def test_results_of_the_evaluation_before_the_save_move_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_saved_again", [False, True])
+@pytest.mark.parametrize("folder", ["eval", ANSWERS])
+def test_results_of_the_evaluation_before_the_save_move_along(
+    folder: str, is_saved_again: bool, tmp_path: Path
+) -> None:
+    """Judges have results in `eval`, and policies answers of their own."""
     stage = made(tmp_path)
-    results = tmp_path / "run" / "checkpoint-3" / "eval" / "journal.jsonl"
+    results = tmp_path / "run" / "checkpoint-3" / folder / "journal.jsonl"
     results.parent.mkdir(parents=True)
     results.write_text("rows")
+    if is_saved_again:
+        (tmp_path / "run" / "checkpoint-3" / COMPLETE).touch()
     checkpoint = begin(stage, 3)
     assert results.read_text() == "rows"
     stage.copy(checkpoint, lambda: None)
@@ -173,10 +186,11 @@ def test_the_size_of_the_last_checkpoint_is_expected_of_the_next(
 
 
 def test_a_node_expects_its_share_of_divided_states() -> None:
-    assert first_checkpoint_bytes(MODEL, 0.25) == 100 * (4 + 3)
+    assert first_checkpoint_bytes(MODEL, share_of_states=0.25) == 100 * (4 + 3)
     frozen = torch.nn.Linear(9, 10)
     frozen.bias.requires_grad_(False)
     assert first_checkpoint_bytes(frozen) == 100 * 4 + 90 * 12
+    assert first_checkpoint_bytes(frozen, only_adapters=True) == 90 * (4 + 12)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +224,67 @@ def test_an_error_of_the_copy_ends_the_run_and_leaves_nothing_complete(
     assert reason in capsys.readouterr().err
 
 
+def test_a_new_checkpoint_stays_beside_those_of_later_steps(tmp_path: Path) -> None:
+    """A run that continues from an earlier checkpoint finds later ones, and waited for ever for its own."""
+    for step in (200, 300):
+        save(tmp_path / "run" / f"checkpoint-{step}")
+        mark_complete(tmp_path / "run" / f"checkpoint-{step}")
+    stage = made(tmp_path)
+    callback = KeepCheckpoints(2, lambda checkpoint, step: None, stage)
+    checkpoint = begin(stage, 150)
+    save(checkpoint)
+    state = TrainerState(global_step=150, is_world_process_zero=True)
+    arguments = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, report_to=[])
+    callback.on_save(arguments, state, TrainerControl())
+    callback.on_train_end(arguments, state, TrainerControl())
+    assert (checkpoint / COMPLETE).exists()
+
+
+def test_an_error_of_the_rotation_is_no_error_of_the_copy(tmp_path: Path) -> None:
+    def failing() -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    stage = made(tmp_path)
+    checkpoint = begin(stage, 3)
+    save(checkpoint)
+    stage.copy(checkpoint, failing)
+    with pytest.raises(UserError, match=r"checkpoint-3 is complete, but earlier checkpoints could"):
+        stage.wait()
+    assert damage(checkpoint) == []
+
+
+def test_runs_share_a_staging_folder_and_remove_what_a_killed_one_left(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    second = made(tmp_path)  # the same run folder, as in two containers on one machine
+    assert first.place != second.place
+    begin(first, 3)
+    third = made(tmp_path)
+    assert begin(third, 6).is_symlink()
+    assert (first.place / "checkpoint-3").exists()
+    killed = tmp_path / "memory" / f"{PREFIX}killed"
+    killed.mkdir()
+    killed.with_name(f"{killed.name}.lock").touch()
+    other = tmp_path / "memory" / "of_another_program"
+    other.mkdir()
+    fourth = made(tmp_path)
+    assert not killed.exists()
+    assert other.exists()
+    for stage in (first, second, third, fourth):
+        stage.end()
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["of_another_program"]
+
+
+def test_links_to_complete_checkpoints_stay(tmp_path: Path) -> None:
+    """A user may move a checkpoint to a larger disk, and leave a link."""
+    save(tmp_path / "large" / "checkpoint-3")
+    mark_complete(tmp_path / "large" / "checkpoint-3")
+    link = tmp_path / "run" / "checkpoint-3"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "large" / "checkpoint-3")
+    for resume in ("auto", str(link)):
+        assert find_resume(tmp_path / "run", resume, Console(file=io.StringIO())) == link
+
+
 def test_a_resume_removes_what_a_kill_left(tmp_path: Path) -> None:
     stage = made(tmp_path)
     whole = begin(stage, 3)
@@ -230,12 +305,16 @@ def test_a_resume_removes_what_a_kill_left(tmp_path: Path) -> None:
 def save_and_copy(folder: Path, nodes: bool) -> None:
     """Save a checkpoint on two ranks, of one node or of two, and copy it."""
     with rank_device():
+        # DeepSpeed's launcher sets LOCAL_SIZE and not this.
+        del os.environ["LOCAL_WORLD_SIZE"]
         place = folder / "memory"
         if nodes:
-            os.environ["LOCAL_RANK"] = "0"
-            os.environ["LOCAL_WORLD_SIZE"] = "1"
+            name = f"node-{rank()}"
+            socket.gethostname = lambda: name
             place = folder / f"memory-{rank()}"
         stage = Staging(folder / "run", place, Console())
+        stage.open()
+        assert stage.node == (Node(0, 1) if nodes else Node(rank(), 2))
         checkpoint = begin(stage, 3)
         # On another node the link of a shared folder leads to that node's own memory.
         own_place = stage.place / checkpoint.name
@@ -266,6 +345,7 @@ def wait_for_an_ended_rank(folder: Path) -> None:
     with rank_device():
         staging.LAST_WAIT = 0.5
         stage = Staging(folder / "run", folder / "memory", Console())
+        stage.open()
         checkpoint = begin(stage, 3)
         if rank() == 0:
             save(checkpoint)

@@ -252,6 +252,25 @@ def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
 
 
 @pytest.mark.slow
+def test_layers_keep_their_mode_of_checkpointing_when_texts_have_been_sampled(
+    tmp_path: Path,
+) -> None:
+    """For sampling, trl switches checkpointing off, and afterwards on in a mode of its own."""
+    path = recipe(tmp_path)
+    (run,) = train(
+        {
+            "recipe": str(path),
+            "overrides": [
+                f"output.folder={tmp_path / 'run'}",
+                "optim.max_steps=1",
+                "optim.activation_checkpointing=offloaded",
+            ],
+        }
+    )
+    assert run["keeps_inputs_on_host"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("deepspeed", ["zero2", "zero3"])
 def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str) -> None:
     path = recipe(tmp_path)

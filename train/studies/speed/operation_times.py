@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "copies and zeros": (
         *("aten::copy_", "aten::cat", "aten::index", "aten::fill_", "aten::zero_"),
         *("aten::scatter_add_", "aten::gather", "aten::select_backward", "aten::slice_backward"),
-        *("aten::masked_select", "Memcpy", "Memset"),
+        "aten::masked_select",
     ),
 }
 """Parts of the names of the operations of each kind. All other operations of PyTorch are
@@ -92,7 +92,7 @@ def measure_operations(options: argparse.Namespace) -> StudyResult:
 def operation_seconds(
     step: Callable[[], None], repeats: int, device: torch.device
 ) -> tuple[Counter[str], float]:
-    """Return the seconds of each operation in so many calls of a step, and those of the calls.
+    """Call a step `repeats` times; return the seconds of each operation, and those of all calls.
 
     The seconds of an operation are without those of the operations that it calls. On a CUDA device
     they are those of the device.
@@ -110,7 +110,9 @@ def operation_seconds(
         seconds = time.perf_counter() - begin
     microseconds: Counter[str] = Counter()
     for event in profiler.key_averages():
-        is_operation = "::" in event.key and not event.key.startswith("autograd::")
+        # On a GPU, kernels are listed as well. Their time is that of the operations which start them.
+        is_of_host = event.device_type.name == "CPU"
+        is_operation = is_of_host and "::" in event.key and not event.key.startswith("autograd::")
         if is_operation:
             own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
             microseconds[event.key] += own
