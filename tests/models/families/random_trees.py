@@ -306,17 +306,16 @@ class StockCritic(nn.Module):
 
 
 def packed_results(critic: Any, trees: Sequence[SegmentTree], vision: VisionTokens) -> Results:
-    """Return what our model computes for some trees, packed in one row."""
-    states: list[Tensor] = []
+    """Return what our model computes for some trees, packed in one row.
 
-    def keep_states(module: nn.Module, args: Any, output: Any) -> None:
-        states.append(output.last_hidden_state[0].detach())
-
+    Scores and log-probabilities come from a forward pass that computes the last layer only where
+    they are read. Hidden states of all tokens come from another one.
+    """
     batch = pack(trees, vision)
     critic.zero_grad()
-    hook = critic.model.register_forward_hook(keep_states)
+    with torch.no_grad():
+        states = critic.model(**batch.model_inputs()).last_hidden_state[0]
     scores, log_probabilities = critic(**batch.joint_inputs())
-    hook.remove()
     losses: list[Tensor] = []
     for index, score in enumerate(scores):
         own_labels = batch.label_owners == index
@@ -326,7 +325,7 @@ def packed_results(critic: Any, trees: Sequence[SegmentTree], vision: VisionToke
         assert parameter.grad is not None, f"{name} took no part: its hooks would not fire"
     positions = [batch.plan.keys_of(segment) for segment in batch.output_segments]
     return Results(
-        hidden=states[0][torch.cat(positions)],
+        hidden=states[torch.cat(positions)],
         scores=scores.detach(),
         log_probabilities=log_probabilities.detach(),
         gradients=copies(stock.gradients(critic)),

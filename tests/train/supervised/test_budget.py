@@ -338,7 +338,7 @@ def test_a_run_that_cannot_go_on_says_so_without_a_traceback(
         raise error
 
     nothing: Any = None
-    trainer: Any = SimpleNamespace(train=train)
+    trainer: Any = SimpleNamespace(train=train, staging=None)
     with pytest.raises(SystemExit) as end:
         run.train(nothing, trainer, None, nothing)
     assert end.value.code == 1
