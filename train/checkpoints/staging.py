@@ -4,8 +4,8 @@ The recipe names the folder in `output.staging`: memory such as /dev/shm, or a l
 and DeepSpeed write a checkpoint into it through a link, `checkpoint-N` in the run folder. Training
 then goes on. A thread of every rank copies its part of the node's files into
 `copying-checkpoint-N` in the run folder, computes their digests on the way, and leaves a list of
-them there. When the lists of all ranks are there, the thread of the first rank puts the copy in the
-place of the link and writes the file `complete`.
+them there. When the lists of all ranks are there, the thread of the first rank writes the file
+`complete` into the copy, and puts the copy in the place of the link.
 
 The threads exchange nothing but these files. A collective operation of a second thread would meet
 the operations of the training.
