@@ -93,8 +93,8 @@ def offload_inputs(model: nn.Module) -> None:
             raise RuntimeError(
                 f"transformers {transformers.__version__}: a layer has no "
                 "_gradient_checkpointing_func, through which its input is moved to host memory. "
-                f"This project is tested with transformers {TESTED_TRANSFORMERS}; install one of these "
-                "versions, or set optim.activation_checkpointing to full."
+                f"This project is tested with transformers {TESTED_TRANSFORMERS}; install one of "
+                "these versions, or set optim.activation_checkpointing to full."
             )
         module._gradient_checkpointing_func = checkpoint_with_input_on_host
 

@@ -359,7 +359,8 @@ def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LabelMo
 def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """Set the attention functions of a loaded model to those that can compute packed rows.
 
-    The MLP of its last layer then skips positions whose hidden states are not read. Padded batches and `generate` work as before.
+    The MLP of its last layer then skips positions whose hidden states are not read. Padded batches
+    and `generate` work as before.
 
     Args:
         model: A model of any class of its family.

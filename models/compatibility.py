@@ -67,8 +67,8 @@ def _incompatible(model_type: str, change: str) -> RuntimeError:
     """
     return RuntimeError(
         f"transformers {transformers.__version__}: {change} of {FAMILIES[model_type].title}, which "
-        f"packed rows need. This project is tested with transformers {TESTED_TRANSFORMERS}; install one of "
-        "these versions."
+        f"packed rows need. This project is tested with transformers {TESTED_TRANSFORMERS}; install "
+        "one of these versions."
     )
 
 

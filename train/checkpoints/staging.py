@@ -91,14 +91,21 @@ class Staging:
         self.node = Node.of_this_rank()
         self.place = self.staging / name
         if self.node.index == 0:
-            # A lock is free if the process that held it has ended, also if it was killed.
-            for lock_file in self.staging.glob(f"{PREFIX}*.lock"):
-                leftover = lock_file.with_suffix("")
-                with suppress(InUseError), locked_file(leftover):
-                    shutil.rmtree(leftover, ignore_errors=True)
+            self._remove_leftovers()
             self._lock.enter_context(locked_file(self.place))
             self.place.mkdir(parents=True)
         barrier()
+
+    def _remove_leftovers(self) -> None:
+        """Remove the folders of other runs in the staging folder, unless their runs go on.
+
+        The lock of a folder is free if the process that held it has ended, also if it was killed.
+        A run that failed has removed its lock, and may have left its folder.
+        """
+        leftovers = {path.with_suffix("") for path in self.staging.glob(f"{PREFIX}*")}
+        for leftover in leftovers:
+            with suppress(InUseError), locked_file(leftover):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def begin(self, step: int, expected_bytes: int) -> None:
         """Let the checkpoint that Trainer is about to save be written into the staging folder.
@@ -187,8 +194,8 @@ class Staging:
 
         Call it when the run ends, for whatever reason. If the run has failed during a copy, other
         ranks may have ended, so the first rank waits for their parts for `LAST_WAIT` seconds only.
-        The folder is then left, because other ranks of the node may still copy from it. The next
-        run that uses the staging folder removes it.
+        The folder is then left, and locked until this process ends, because other ranks of the node
+        may still copy from it. The next run that uses the staging folder removes it.
         """
         copy = self._copy
         self._copy = None
@@ -203,7 +210,8 @@ class Staging:
             copy.join()
             if copy.error is not None:
                 print(f"rank {rank()}: {copy.error}", file=sys.stderr, flush=True)
-        elif self.node.index == 0 and self.place != self.staging:
+            return
+        if self.node.index == 0 and self.place != self.staging:
             shutil.rmtree(self.place, ignore_errors=True)
         self._lock.close()
 

@@ -168,7 +168,8 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"data.decisions.{index}", partial(read_decisions, [path])
     yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)
     yield "output.folder", partial(look_at_output, recipe.output.folder)
-    yield "output.staging", partial(look_at_output, recipe.output.staging or ".")
+    if recipe.output.staging is not None:
+        yield "output.staging", partial(look_at_output, recipe.output.staging)
     yield "data.cache", partial(look_at_output, recipe.data.cache or ".")
 
 

@@ -306,7 +306,7 @@ class StockCritic(nn.Module):
 
 
 def packed_results(critic: Any, trees: Sequence[SegmentTree], vision: VisionTokens) -> Results:
-    """Return what our model computes for some trees, packed in one row.
+    """Return the results of our model for some trees, packed in one row.
 
     Scores and log-probabilities come from a forward pass that computes the last layer only where
     they are read. Hidden states of all tokens come from another one.

@@ -153,7 +153,8 @@ def test_a_disk_without_room_is_named_before_and_while_saving(
 
 
 def test_a_full_staging_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, run = tmp_path / "memory", tmp_path / "run"
+    memory = tmp_path / "memory"
+    run = tmp_path / "run"
     memory.mkdir()
     free = {memory: 5_000, run: 90_000}
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[folder]))

@@ -264,10 +264,13 @@ def test_runs_share_a_staging_folder_and_remove_what_a_killed_one_left(tmp_path:
     killed = tmp_path / "memory" / f"{PREFIX}killed"
     killed.mkdir()
     killed.with_name(f"{killed.name}.lock").touch()
+    failed = tmp_path / "memory" / f"{PREFIX}failed"
+    failed.mkdir()  # its lock was removed when its process ended
     other = tmp_path / "memory" / "of_another_program"
     other.mkdir()
     fourth = made(tmp_path)
     assert not killed.exists()
+    assert not failed.exists()
     assert other.exists()
     for stage in (first, second, third, fourth):
         stage.end()

@@ -273,7 +273,7 @@ def test_activations_are_those_of_the_kernels(
 def test_inputs_of_layers_are_planned_on_the_host(
     size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is copied to the host is counted, and the copies are left out of what is alive."""
+    """The test counts the bytes that are copied to the host, and leaves the copies out of the peak."""
     monkeypatch.setattr(
         Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
     )

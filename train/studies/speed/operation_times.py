@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -15,15 +16,7 @@ from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.train.studies.speed.measure import SHARED, TRAINING, Bench, matrix_rate
-from mmrm.train.studies.speed.workload import (
-    EMBEDDED,
-    FULL,
-    SMALL,
-    build,
-    pair_sizes,
-    pair_tree,
-    vision_tokens,
-)
+from mmrm.train.studies.speed.workload import PairSize, build, pair_tree, vision_tokens
 
 KINDS: dict[str, tuple[str, ...]] = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::_grouped_mm"),
@@ -44,18 +37,17 @@ MOST_OPERATIONS = 12
 """Number of the operations that are listed by name."""
 
 
-def measure_operations(options: argparse.Namespace) -> StudyResult:
+def measure_operations(options: argparse.Namespace, sizes: Sequence[PairSize]) -> StudyResult:
     """Measure what training on packed rows that share prompts and images spends its time on.
 
     Args:
         options: The options of train/throughput.py.
+        sizes: The sizes of the pairs.
     """
     model: CriticRewardModel = build(
         CriticRewardModel, options.shape, options.device, options.dtype
     )
     vision = vision_tokens(model.config)
-    workload = SMALL if options.shape == EMBEDDED else FULL
-    sizes = pair_sizes(options.pairs, options.seed, workload)
     trees = [pair_tree(size, vision, seed) for seed, size in enumerate(sizes)]
     bench = Bench(model, trees, matrix_rate(options.device, options.dtype), options.repeats)
     speed = bench.measure_variant(TRAINING, SHARED)
@@ -66,27 +58,30 @@ def measure_operations(options: argparse.Namespace) -> StudyResult:
     if options.device.type == "cpu":
         by_kind[OUTSIDE] = max(0.0, seconds - sum(by_kind.values()))
     total = sum(by_kind.values())
-    shares = {kind: value / total for kind, value in by_kind.items()}
-    of_operations = {
-        name: value / total for name, value in seconds_by_name.most_common(MOST_OPERATIONS)
-    }
-    figures = {
-        "shares": shares,
-        "operations": of_operations,
+    longest = dict(seconds_by_name.most_common(MOST_OPERATIONS))
+    figures: dict[str, Any] = {
+        "shares": {kind: value / total for kind, value in by_kind.items()},
+        "operations": {name: value / total for name, value in longest.items()},
         "seconds_a_step": total / options.repeats,
         "mfu": speed.mfu,
     }
     title = f"time of a training step of {options.pairs} pairs, packed and shared"
-    columns = (Column(""), Column("share", is_number=True))
-    kinds = tuple((kind, percent(share)) for kind, share in shares.items())
-    operations = tuple((name, percent(share)) for name, share in of_operations.items())
-    mfu = "not known" if speed.mfu is None else percent(speed.mfu)
-    sentences = (
-        f"Without the profiler, a step reaches {mfu} of the rate of large matrix products. The "
-        "profiler makes small operations look slower than they are.",
+    tables = (
+        shares_table(title, figures["shares"]),
+        shares_table("the same by operation", figures["operations"]),
     )
-    tables = (Table(title, columns, kinds), Table("the same by operation", columns, operations))
-    return StudyResult({"operations": figures}, tables, sentences=sentences)
+    mfu = percent(speed.mfu)
+    sentence = (
+        f"Without the profiler, a step reaches {mfu} % of the rate of large matrix products. The "
+        "profiler makes small operations look slower than they are."
+    )
+    return StudyResult({"operations": figures}, tables, sentences=(sentence,))
+
+
+def shares_table(title: str, shares: Mapping[str, float]) -> Table:
+    """Return a table of shares in percent, with a line for each name."""
+    columns = (Column(""), Column("%", is_number=True))
+    return Table(title, columns, tuple((name, percent(share)) for name, share in shares.items()))
 
 
 def operation_seconds(

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, console: Console) -> StudyResult:
     if options.loader:
         result = measure_loader(options)
     elif options.operations:
-        result = measure_operations(options)
+        result = measure_operations(options, sizes_of(options, options.pairs))
     elif options.trees:
         result = measure_trees(options, console)
     elif options.step:
