@@ -95,6 +95,21 @@ def test_the_log_file_is_ahead_of_the_checkpoints_and_its_last_line_may_be_half_
     assert ["line 5 is left out" in problem for problem in content.problems] == [True]
 
 
+def test_a_run_goes_on_until_its_last_checkpoint_has_been_copied(
+    made: Path, tmp_path: Path
+) -> None:
+    """Its results are in the staging folder of a node until then."""
+    run = tmp_path / "run"
+    shutil.copytree(made, run, symlinks=True)
+    write_log(run, *log(200), {"step": 200, "train_runtime": 3.0})
+    assert has_ended(run)
+    copying = run / "copying-checkpoint-200"
+    copying.mkdir()
+    assert not has_ended(run)
+    copying.rmdir()
+    assert has_ended(run)
+
+
 def test_a_sweep_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     monkeypatch.setattr("sys.argv", ["report.py", str(tmp_path), "--watch"])

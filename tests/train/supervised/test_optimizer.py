@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import Trainer
 
 from mmrm.models.backbone import load_language_model, load_scalar
 from mmrm.models.config import BackboneConfig
 from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.supervised import optimizer
 from mmrm.train.supervised.optimizer import (
+    FiniteTrainer,
     is_matrix,
     learning_rates,
     make_optimizer,
@@ -91,3 +97,32 @@ def test_decay_shrinks_matrices_only() -> None:
     make_optimizer(model, optim(learning_rate=0.5, weight_decay=0.2)).step()
     assert torch.allclose(model.weight, before["weight"] * 0.9)
     assert torch.equal(model.bias, before["bias"])
+
+
+def test_the_room_is_looked_at_when_the_checkpoint_before_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the disk holds half of it, and old checkpoints that will be removed."""
+    events: list[str] = []
+
+    def note(event: str) -> Any:
+        return lambda *arguments: events.append(event)
+
+    @contextmanager
+    def room(*arguments: Any) -> Iterator[None]:
+        events.append("room")
+        yield
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", note("save"))
+    monkeypatch.setattr(optimizer, "room_for_checkpoint", room)
+    trainer: Any = object.__new__(FiniteTrainer)
+    trainer.args = SimpleNamespace(output_dir=str(tmp_path), world_size=1)
+    trainer.state = SimpleNamespace(global_step=3)
+    trainer.optim = optim()
+    trainer.is_deepspeed_enabled = False
+    node = SimpleNamespace(num_ranks=1)
+    trainer.staging = SimpleNamespace(
+        wait=note("wait"), begin=note("begin"), node=node, place=tmp_path
+    )
+    trainer._save_checkpoint(nn.Linear(2, 2), None)
+    assert events == ["wait", "room", "begin", "save"]
