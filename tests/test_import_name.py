@@ -1,12 +1,13 @@
 """Everything is imported as `mmrm`: after any command, no module is loaded under its folder's name."""
 
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.forked_python import ForkedPython, forked_python
 from tests.test_structure import CLONE, COMMANDS, LAYERS
 
 RUN_AND_LIST = """
@@ -25,17 +26,17 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-def floors_after(script: str, *arguments: str) -> list[str]:
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkedPython]:
+    """Yield a process that is forked for every command, in which no module of mmrm is loaded."""
+    with forked_python() as server:
+        yield server
+
+
+def floors_after(python: ForkedPython, script: str, *arguments: str) -> list[str]:
     """Run a command and return the names that it left in `sys.modules`, of mmrm and the four folders."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_AND_LIST, str(CLONE / script), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("loaded:"))
+    printed = python.run(RUN_AND_LIST, [str(CLONE / script), *arguments])
+    (line,) = (line for line in printed.splitlines() if line.startswith("loaded:"))
     return line.split()[1:]
 
 
@@ -43,13 +44,14 @@ def floors_after(script: str, *arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     "script", [f"{floor}/{command}.py" for floor in COMMANDS for command in COMMANDS[floor]]
 )
-def test_a_command_imports_mmrm_alone(script: str) -> None:
-    assert floors_after(script, "--help") == ["mmrm"]
+def test_a_command_imports_mmrm_alone(script: str, python: ForkedPython) -> None:
+    assert floors_after(python, script, "--help") == ["mmrm"]
 
 
 @pytest.mark.slow
-def test_a_training_imports_mmrm_alone(tmp_path: Path) -> None:
+def test_a_training_imports_mmrm_alone(tmp_path: Path, python: ForkedPython) -> None:
     floors = floors_after(
+        python,
         "train/rm.py",
         str(CLONE / "recipes/shapes/naive.yaml"),
         "deepspeed=none",

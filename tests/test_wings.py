@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +25,7 @@ from mmrm.train.reinforce.policy.registry import TERMS
 from mmrm.train.reinforce.registry import ADVANTAGES
 from mmrm.train.reinforce.stable_reinforce.registry import JUDGEMENT_TERMS
 from tests.eval.make import png
+from tests.forked_python import ForkedPython, forked_python
 from tests.test_structure import CLONE, COMMANDS, MODULES, TREES, imports
 
 WINGS = {
@@ -275,19 +274,11 @@ workers: 0
 """
 
 
-def run_python(code: str) -> str:
-    """Run code in a fresh process in the clone, and return what it printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=CLONE,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkedPython]:
+    """Yield a process that is forked for every program, in which no module of mmrm is loaded."""
+    with forked_python() as server:
+        yield server
 
 
 def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
@@ -340,10 +331,10 @@ def write_world(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_naive_rm_trains_without_any_wing(tmp_path: Path) -> None:
+def test_the_naive_rm_trains_without_any_wing(tmp_path: Path, python: ForkedPython) -> None:
     recipe = write_world(tmp_path)
     hidden = [prefix for prefixes in WINGS.values() for prefix in prefixes]
-    printed = run_python(HIDE.format(hidden=hidden) + TRAIN.format(recipe=str(recipe)))
+    printed = python.run(HIDE.format(hidden=hidden) + TRAIN.format(recipe=str(recipe)))
     (line,) = (line for line in printed.splitlines() if line.startswith("loaded:"))
     loaded = line.split()[1:]
     assert "mmrm.train.methods.naive.method" in loaded
@@ -379,18 +370,18 @@ output: {folder: runs, save_every_steps: 1}
 
 
 @pytest.mark.slow
-def test_a_recipe_is_refused_without_any_wing(tmp_path: Path) -> None:
+def test_a_recipe_is_refused_without_any_wing(tmp_path: Path, python: ForkedPython) -> None:
     """A section that is missing is stood in for, while the rules look at the others."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(WRONG, encoding="utf-8")
     hidden = [prefix for prefixes in WINGS.values() for prefix in prefixes]
-    printed = run_python(HIDE.format(hidden=hidden) + REFUSE.format(recipe=str(recipe)))
+    printed = python.run(HIDE.format(hidden=hidden) + REFUSE.format(recipe=str(recipe)))
     assert printed.split() == ["data", "backbone.min_pixels"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wing", list(WINGS))
-def test_without_a_wing_every_other_room_can_be_imported(wing: str) -> None:
+def test_without_a_wing_every_other_room_can_be_imported(wing: str, python: ForkedPython) -> None:
     """Adapters are left out: they import the frameworks that they are copied into."""
     without = wings_that_need(wing)
     modules = [
@@ -399,4 +390,4 @@ def test_without_a_wing_every_other_room_can_be_imported(wing: str) -> None:
         if wing_of(module) not in {*without, "command"} and not is_inside(module, ["eval.adapters"])
     ]
     code = HIDE.format(hidden=WINGS[wing]) + IMPORT_ALL.format(modules=modules)
-    assert run_python(code).splitlines() == []
+    assert python.run(code).splitlines() == []

@@ -199,7 +199,7 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     assert memory[1] - memory[0] == pytest.approx(2 * trained(without, shape)[0])
 
 
-MOST_LAYERS = 24
+MOST_LAYERS = 16
 """Layers of the language model with which activations are counted. More layers keep the same each."""
 COUNTED: list[tuple[str, CheckpointingMode]] = [
     ("3b", "none"),
