@@ -49,6 +49,7 @@ def test_the_recipe_for_points_is_for_rl() -> None:
         "shapes/judge_sft_agreed",
         "shapes/judge_rubric_sft",
         "shapes/judge_verdicts",
+        "shapes/judge_verdicts_medium",
         "shapes/points_medium",
     ],
 )

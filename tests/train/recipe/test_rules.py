@@ -126,6 +126,21 @@ CASES = {
         ],
         ["method.rating=null"],
     ),
+    "loss_of_verdicts": (
+        "method.loss_on",
+        ["method={type: language_model, target: verdict, loss_on: score}", BENCHMARK],
+        ["method.loss_on=answer"],
+    ),
+    "loss_of_judgements": (
+        "method.loss_on",
+        ["method={type: language_model, target: judgement, loss_on: answer}", SHAPES],
+        ["method.target=verdict"],
+    ),
+    "verdict_alone_is_read": (
+        "method.loss_on",
+        ["method={type: language_model, target: verdict, loss_on: verdict}", BENCHMARK],
+        ["evaluation.protocol={verdicts: soft, rationale: none}"],
+    ),
     "passes_divide": (
         "method.pairs_per_pass",
         [RL, "method.pairs_per_pass=5"],

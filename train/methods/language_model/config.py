@@ -21,8 +21,12 @@ from mmrm.train.recipe.sections import (
     RunConfig,
 )
 
-KEYS_OF_RATINGS = ("loss_on", "points", "rating", "ratings_from")
+KEYS_OF_RATINGS = ("points", "rating", "ratings_from")
 """The keys that only `target: ratings` reads."""
+LossOn = Literal["answer", "score", "verdict"]
+"""The tokens of an answer that carry loss."""
+TARGET_OF_LOSS = {"score": "ratings", "verdict": "verdict"}
+"""The only target of a value of `loss_on`."""
 RUBRIC_TEMPLATES: tuple[JudgeTemplate, ...] = ("rubric", "rubric_turns")
 """The templates whose judgements begin with criteria and checks."""
 
@@ -85,16 +89,18 @@ class LanguageModelConfig(MethodConfig):
     rating: str | None = None
     """For ratings from attributes: the attribute that is learned, such as `helpfulness`. Null takes the mean of all
     attributes of a record. Responses without the rating are left out."""
-    loss_on: Literal["answer", "score"] = "answer"
-    """For ratings: learn the whole answer of the judge with its end, so that it can be written, or
-    the tokens of the score alone, which suffice for its expected value."""
+    loss_on: LossOn = "answer"
+    """For ratings and verdicts: learn the whole answer of the judge with its end, so that it can be
+    written, or the tokens of its `score` or `verdict` alone. These suffice for the expected value of
+    a score, and for soft verdicts without a rationale, but the judge does not learn to write."""
 
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the keys for ratings out of a saved recipe with another target.
 
-        `ratings_from` is left out at its default, too, and `rubric_parts` if it is empty. Recipes
-        of older versions do not have the keys, and stay equal to those of this version.
+        `loss_on` is left out at its default with another target, `ratings_from` at its default, and
+        `rubric_parts` if it is empty. Recipes of older versions do not have the keys, and stay equal
+        to those of this version.
         """
         values: dict[str, Any] = serialise(self)
         if not self.rubric_parts:
@@ -102,6 +108,8 @@ class LanguageModelConfig(MethodConfig):
         if self.target != "ratings":
             for name in KEYS_OF_RATINGS:
                 values.pop(name, None)
+            if self.loss_on == "answer":
+                values.pop("loss_on", None)
         elif self.ratings_from == "attributes":
             values.pop("ratings_from", None)
         return values
@@ -112,6 +120,8 @@ class LanguageModelConfig(MethodConfig):
         target = "judgements"
         if self.target == "verdict":
             target = "verdicts without rationales"
+            if self.loss_on == "verdict":
+                target = "the verdict's tokens alone"
         if self.target == "ratings":
             rating = self.rating or "the mean of all attributes"
             if self.ratings_from == "preference":
@@ -168,6 +178,7 @@ class LanguageModelConfig(MethodConfig):
         Judgements need a source with rationales, lessons need the generated shapes data, and ratings
         with rationales need critiques. Verdicts need nothing but pairs.
         """
+        yield from self._rules_of_loss(run)
         learns_rubrics = self.target == "judgement" and self.template in RUBRIC_TEMPLATES
         if self.rubric_parts and not learns_rubrics:
             message = (
@@ -198,6 +209,34 @@ class LanguageModelConfig(MethodConfig):
                 "one source, of type shapes"
             )
             yield Broken(message, ("method.target", "data.sources"))
+
+    def _rules_of_loss(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules that a recipe breaks by the tokens that carry loss."""
+        if "loss_on" not in self.model_fields_set:
+            return
+        if self.target not in TARGET_OF_LOSS.values():
+            message = (
+                "loss_on is for method.target=ratings and method.target=verdict, and the target is "
+                f"{self.target}; remove it"
+            )
+            yield Broken(message, ("method.loss_on", "method.target"))
+            return
+        if TARGET_OF_LOSS.get(self.loss_on, self.target) != self.target:
+            other = "score" if self.target == "ratings" else "verdict"
+            message = (
+                f"loss_on is {self.loss_on}, and an answer of target={self.target} has none; set "
+                f"method.loss_on={other}, or answer"
+            )
+            yield Broken(message, ("method.loss_on", "method.target"))
+            return
+        writes = run.evaluation.protocol.rationale != "none"
+        if self.loss_on == "verdict" and run.evaluation.benchmarks and writes:
+            message = (
+                "with loss_on=verdict the judge does not learn to write, and the benchmarks have "
+                "it write a judgement; set evaluation.protocol={verdicts: soft, rationale: none}, "
+                "or method.loss_on=answer"
+            )
+            yield Broken(message, ("method.loss_on", "evaluation.protocol"))
 
     def _rules_of_pairs(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that a recipe for judgements or verdicts breaks."""

@@ -6,7 +6,7 @@ on the judgement and its end of turn alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,14 @@ from mmrm.data.prompts import (
 from mmrm.data.rationales import obstacle, swapped
 from mmrm.data.rubric import read_rubric, write_criteria
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, reader_of
+from mmrm.eval.judges.generative.soft_verdicts import WrittenJudgement, verdict_choice
 from mmrm.eval.judges.points.judge import point_judge
 from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.eval.verdict_form import verdict_form_of
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Conversation, Encoder
-from mmrm.train.methods.language_model.config import LanguageModelConfig
+from mmrm.models.packing.segments import TokenisedConversation, prefix_tree
+from mmrm.train.methods.language_model.config import LanguageModelConfig, LossOn
 from mmrm.train.methods.language_model.rating_texts import RatingEncoder
 from mmrm.train.methods.method import Method, SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
@@ -213,14 +215,40 @@ class VerdictEncoder:
 
     encoder: Encoder
     template: JudgeTemplate
+    loss_on: LossOn = "answer"
+    """The tokens that carry loss: the whole judgement and its end, or those of the verdict."""
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first (`side` 0) or second (1)."""
         self.encoder.refuse_control_tokens(record)
-        judgement = TEMPLATES[self.template].form.write("", right_answer(side))
+        answer = right_answer(side)
+        if self.loss_on == "verdict":
+            return self._verdict_alone(record, side, answer)
+        judgement = TEMPLATES[self.template].form.write("", answer)
         conversation = judged_pair(self.template, record, side, judgement)
         tree = self.encoder.encode_conversations([conversation], None, record.identity)
         return TrainingExample(tree, record=record.identity)
+
+    def _verdict_alone(self, record: Preference, side: int, answer: Answer) -> TrainingExample:
+        """Return the tokens up to the verdict, as soft verdicts are read, with loss on the verdict.
+
+        Nothing follows the verdict, because nothing after it is learned.
+        """
+        question = asked_pair(self.template, record, side)
+        tree = self.encoder.encode_conversations([question], None, record.identity)
+        (tokens,) = tree.conversations()
+        form = verdict_form_of(self.template)
+        nothing_written = WrittenJudgement(ids=(), text="")
+        choice = verdict_choice(self.encoder.tokenizer, nothing_written, form)
+        verdict = choice.alternatives[answer - 1]
+        before_verdict = (*tokens.ids, *choice.written)
+        first_label = len(before_verdict)
+        judged = TokenisedConversation(
+            ids=(*before_verdict, *verdict),
+            images=tokens.images,
+            labels=tuple(range(first_label, first_label + len(verdict))),
+        )
+        return TrainingExample(prefix_tree([judged]), record=record.identity)
 
 
 def right_answer(side: int) -> Answer:
@@ -228,25 +256,31 @@ def right_answer(side: int) -> Answer:
     return 1 if side == 0 else 2
 
 
-def judged_pair(
-    template: JudgeTemplate, record: Preference, side: int, judgement: str
-) -> Conversation:
-    """Return the conversation in which a judge is asked about a record and writes a judgement.
-
-    The tokens of the judgement carry loss.
+def asked_pair(template: JudgeTemplate, record: Preference, side: int) -> Conversation:
+    """Return the conversation in which a judge is asked about a record.
 
     Args:
         template: The prompt of the judge.
         record: The record.
         side: 0 if the winner is shown first, else 1.
-        judgement: The whole text of the judge.
     """
     first, second = shown_responses(record, side)
-    request = judge_conversation(template, record.prompt, first, second)
-    messages = (*request, text("assistant", judgement))
+    messages = judge_conversation(template, record.prompt, first, second)
     images = (*record.images, *first.images, *second.images)
     videos = (*record.videos, *first.videos, *second.videos)
-    return Conversation(messages, images, loss=True, videos=videos)
+    return Conversation(messages, images, videos=videos)
+
+
+def judged_pair(
+    template: JudgeTemplate, record: Preference, side: int, judgement: str
+) -> Conversation:
+    """Return the conversation of `asked_pair` with the judgement that the judge writes.
+
+    The tokens of the judgement, its whole text, carry loss.
+    """
+    question = asked_pair(template, record, side)
+    messages = (*question.messages, text("assistant", judgement))
+    return replace(question, messages=messages, loss=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +351,7 @@ class LanguageModelMethod(SupervisedMethod):
             return
         if config.target == "verdict":
             self.needs_rationale = False
-            self.encode = VerdictEncoder(self.encoder, config.template)
+            self.encode = VerdictEncoder(self.encoder, config.template, config.loss_on)
             self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
             self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
             return

@@ -11,6 +11,7 @@ from mmrm.data.prompts import critiques_of
 from mmrm.eval.judges.score_place import ScorePlace
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.packing.segments import TokenisedConversation, prefix_tree
+from mmrm.train.methods.language_model.config import LossOn
 from mmrm.train.supervised.steps import TrainingExample
 
 
@@ -24,7 +25,7 @@ class RatingEncoder:
     """The numbers that a record holds, or its preference."""
     rating: str | None
     """The attribute that is learned; None for the mean of all attributes."""
-    loss_on: Literal["answer", "score"]
+    loss_on: LossOn
     """The tokens that carry loss: the whole answer and its end, or those of the score."""
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:

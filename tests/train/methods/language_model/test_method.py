@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,16 +19,22 @@ from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import RUBRIC_FORM, conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesGenerator
+from mmrm.eval.judges.generative.soft_verdicts import WrittenJudgement, soft_verdicts
+from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.verdict_form import TAGGED
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig
 from mmrm.train.methods.language_model.method import (
     JudgementEncoder,
     JudgementRecords,
     VerdictEncoder,
+    asked_pair,
     indices_with_sides,
     shown_responses,
 )
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
+from tests.models.exactness import assert_exact
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
@@ -89,6 +97,33 @@ def test_a_verdict_is_learned_without_a_rationale() -> None:
             shown = tokenizer.decode(conversation.ids[: conversation.labels[0]])
             first, second = shown_responses(record, side)
             assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_loss_of_a_verdict_alone_is_that_of_the_soft_verdict(tmp_path: Path) -> None:
+    """The token that is learned is the one whose probability an evaluation without rationales reads."""
+    tiny.checkpoint(tmp_path)
+    config = BackboneConfig(path=str(tmp_path), dtype="float32")
+    model = load_language_model(config).eval()
+    encoder = tiny.encoder()
+    packed = Packed(encoder, torch.device("cpu"), 8192)
+    encode = VerdictEncoder(encoder, "short", "verdict")
+    for record in judgements().mixture:
+        for side in (0, 1):
+            tree = encode(record, side).tree
+            (conversation,) = tree.conversations()
+            learned = tiny.tokenizer().decode([conversation.ids[i] for i in conversation.labels])
+            assert learned == str(1 + side)
+            assert conversation.labels == (len(conversation.ids) - 1,)
+            nll = -model(**encoder.pack([tree]).label_inputs()).sum()
+
+            question = encoder.encode_conversations(
+                [asked_pair("short", record, side)], None, record.identity
+            )
+            nothing = [WrittenJudgement(ids=(), text="")]
+            (verdict,) = soft_verdicts(model, packed, encoder.pack([question]), nothing, TAGGED)
+            share = verdict.first if side == 0 else 1 - verdict.first
+            assert_exact(nll, torch.tensor(-math.log(share * verdict.mass), dtype=torch.float64))
 
 
 def test_a_rubric_is_learned_before_its_verdict() -> None:
