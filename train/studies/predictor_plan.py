@@ -10,7 +10,7 @@ from mmrm.train.recipe.epoch import known_steps
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.study import plan as plan_of_runs
 from mmrm.train.studies.ablation.variants import Ablation
-from mmrm.train.studies.predictor_steps import compares
+from mmrm.train.studies.predictor_steps import compares, readings_of_verdicts
 
 
 def plan(
@@ -46,8 +46,9 @@ def plan(
     if num_judges:
         num_pairs = options.samples * (options.samples - 1)  # in both orders
         rows.append(_row("tournaments", num_judges, num_compared * num_pairs, "judgements"))
+        num_twice = sum(len(readings_of_verdicts(run)) - 1 for run in ablation.runs)
         rows.append(
-            _row("benchmarks once more", num_judges, _benchmark_judgements(ablation), "judgements")
+            _row("benchmarks once more", num_twice, _benchmark_judgements(ablation), "judgements")
         )
     if options.pays:
         recipe = read_recipe(options.policy_recipe)

@@ -40,6 +40,19 @@ def compares(run: Run) -> bool:
     return run.recipe.method.judge_template is not None
 
 
+def readings_of_verdicts(run: Run) -> tuple[str, ...]:
+    """Return the ways in which a run's verdicts are measured.
+
+    A judge that compares and writes nothing has soft verdicts alone. The only reading of a model
+    that scores responses is the empty text.
+    """
+    if not compares(run):
+        return ("",)
+    if run.recipe.evaluation.protocol.rationale == "none":
+        return ("soft",)
+    return ("hard", "soft")
+
+
 def train_list(options: argparse.Namespace) -> None:
     """Train the incomplete runs of the list with train/ablate.py.
 
@@ -86,6 +99,8 @@ def reward_model_path(run: Run) -> Path:
         return checkpoint
     settings: dict[str, Any] = {"type": "generative", "checkpoint": str(checkpoint)}
     settings["verdicts"] = "soft"
+    if "hard" not in readings_of_verdicts(run):
+        settings["rationale"] = "none"
     settings |= run.recipe.evaluation.judging.model_dump(mode="json")
     file = run.folder / "soft_judge.yaml"
     # JSON is YAML.

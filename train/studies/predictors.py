@@ -75,6 +75,7 @@ from mmrm.train.studies.predictor_steps import (
     compares,
     folder_of_results,
     policy_changes,
+    readings_of_verdicts,
     sampled_answers,
     scored_answers,
     train_list,
@@ -258,7 +259,7 @@ def measured_models(
             scored = scored_answers(run, samples_of_run, options)
             num_unjudged = num_rows(samples_of_run) - num_rows(scored)
             models_of_run = []
-            for verdicts in ("hard", "soft") if compares(run) else ("",):
+            for verdicts in readings_of_verdicts(run):
                 model = model_of_answers(run, scored, study_questions, verdicts)
                 results = folder_of_results(run, verdicts, options.launcher)
                 model.values.update(benchmark_values(run, results, study_questions))

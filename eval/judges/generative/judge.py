@@ -37,6 +37,7 @@ from mmrm.eval.judges.generative.soft_verdicts import (
     soft_verdicts,
 )
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.judge_card import JudgeCard
 from mmrm.eval.judges.judging_config import EVERY_PAIR, ComparisonsConfig
 from mmrm.eval.judges.packed_inference import Cost
 from mmrm.eval.judges.packed_judge import PairRounds, Unit, UnitResult
@@ -49,7 +50,7 @@ from mmrm.eval.judges.tournament import (
     scores_from_votes,
 )
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
-from mmrm.eval.protocol import ProtocolConfig, Verdicts
+from mmrm.eval.protocol import ProtocolConfig, Rationale, Verdicts
 from mmrm.eval.verdict_form import TAGGED, VerdictForm, verdict_form_of
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
@@ -141,6 +142,9 @@ class GenerativeJudge(WritingJudge):
     verdicts: Verdicts = "hard"
     """How verdicts on people's own responses are read. Those of a benchmark are read by its
     protocol."""
+    rationale: Rationale = "written"
+    """Whether a rationale is written about people's own responses. If it is "none", `verdicts` is
+    "soft". The protocol of a benchmark decides about its rows."""
 
     @property
     def reads_softly(self) -> bool:
@@ -151,7 +155,8 @@ class GenerativeJudge(WritingJudge):
     @property
     def writes_rationales(self) -> bool:
         """False if soft verdicts are read at once, so that no text is generated."""
-        return self.protocol is None or self.protocol.rationale == "written"
+        rationale = self.rationale if self.protocol is None else self.protocol.rationale
+        return rationale == "written"
 
     @property
     def row_cost(self) -> Cost:
@@ -176,7 +181,7 @@ class GenerativeJudge(WritingJudge):
         """
         refuse_equal_votes(self.sampling, protocol)
         if not self.takes_benchmark_prompt:
-            refuse_missing_rationale(self.form, protocol)
+            refuse_missing_rationale(self.form, protocol.rationale)
             return replace(self, protocol=protocol)
         prompt = benchmark.prompt or GENERAL_PROMPT
         return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read, form=prompt.form)
@@ -354,14 +359,34 @@ def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> No
         )
 
 
-def refuse_missing_rationale(form: VerdictForm, protocol: ProtocolConfig) -> None:
-    """Raise CheckpointError if a form has no judgement without a rationale and the protocol none."""
-    if protocol.rationale == "none" and form.without_rationale is None:
+def refuse_missing_rationale(form: VerdictForm, rationale: Rationale) -> None:
+    """Raise CheckpointError if no rationale is written, and a form has no judgement without one."""
+    if rationale == "none" and form.without_rationale is None:
         raise CheckpointError(
             "rationale=none reads the verdict at once, and this judge is asked by a template with "
             "a rubric, whose judgements have no verdict without criteria and checks. Remove "
             "rationale=none, or set `template` to one without a rubric."
         )
+
+
+def rationale_of(
+    config: GenerativeJudgeConfig, card: JudgeCard | None, form: VerdictForm
+) -> Rationale:
+    """Return whether a judge writes rationales about people's own responses.
+
+    Args:
+        config: The settings of the judge.
+        card: The card of its checkpoint; None if the checkpoint has none.
+        form: The form of its judgements.
+
+    Raises: CheckpointError if the settings say none, and the form has no judgement without one.
+    """
+    if config.rationale is not None:
+        refuse_missing_rationale(form, config.rationale)
+        return config.rationale
+    if config.verdicts == "hard" or form.without_rationale is None or card is None:
+        return "written"
+    return card.protocol.rationale
 
 
 def load_generative_judge(
@@ -392,6 +417,10 @@ def load_generative_judge(
         ask_pair = by_template(template)
         read_position = reader_of(template)
         form = verdict_form_of(template)
+    rationale = rationale_of(config, checkpoint.card, form)
+    verdicts = config.verdicts
+    if verdicts is None:
+        verdicts = "soft" if rationale == "none" else "hard"
     return GenerativeJudge(
         model=checkpoint.model,
         packed=checkpoint.packed,
@@ -401,6 +430,7 @@ def load_generative_judge(
         form=form,
         takes_benchmark_prompt=template == "benchmark",
         comparisons=config,
-        verdicts=config.verdicts,
+        verdicts=verdicts,
+        rationale=rationale,
         about=notes,
     )

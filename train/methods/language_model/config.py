@@ -230,9 +230,9 @@ class LanguageModelConfig(MethodConfig):
             yield Broken(message, ("method.loss_on", "method.target"))
             return
         writes = run.evaluation.protocol.rationale != "none"
-        if self.loss_on == "verdict" and run.evaluation.benchmarks and writes:
+        if self.loss_on == "verdict" and writes:
             message = (
-                "with loss_on=verdict the judge does not learn to write, and the benchmarks have "
+                "with loss_on=verdict the judge does not learn to write, and evaluation.protocol has "
                 "it write a judgement; set evaluation.protocol={verdicts: soft, rationale: none}, "
                 "or method.loss_on=answer"
             )

@@ -9,19 +9,22 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
+from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import text_pair
 from mmrm.data.prompts import write_judgement
 from mmrm.eval.candidates import Candidates, SoftVerdict, Vote, won_shares
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
-from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
+from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, rationale_of
 from mmrm.eval.judges.generative.soft_verdicts import soft_verdict
+from mmrm.eval.judges.judge_card import JudgeCard
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import Unit
 from mmrm.eval.judges.tournament import comparisons
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.verdict_form import VerdictForm
+from mmrm.eval.verdict_form import RUBRIC, TAGGED, VerdictForm
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
@@ -265,10 +268,70 @@ def test_soft_verdicts_on_own_responses_come_with_those_of_the_words(checkpoint:
     assert not JudgeOfBenchmark(judging).judge(EXAMPLES[:1])[0].is_soft
 
 
+def test_own_responses_are_judged_at_once_if_the_judge_writes_nothing(checkpoint: str) -> None:
+    judging = judge(checkpoint, ask=by_template("short"), verdicts="soft", rationale="none")
+    [scores] = judging.score_batch(EXAMPLES[:1])
+    [by_protocol] = soft(judge(checkpoint, ask=by_template("short")), rationale="none").judge(
+        EXAMPLES[:1]
+    )
+    assert_exact(scores.values[0], by_protocol.values[0])
+    assert scores.usage.tokens == 0
+    assert soft(judging).judging.writes_rationales  # a protocol decides in its place
+
+
+AT_ONCE = JudgeCard(
+    backbone=BackboneConfig(path="embedded"),
+    head=None,
+    method="language_model",
+    judge_type="generative",
+    autocast=False,
+    nf4=False,
+    critique=None,
+    template="short",
+    token_budget=None,
+    workers=0,
+    benchmarks=(),
+    protocol=ProtocolConfig(verdicts="soft", rationale="none"),
+    baselines=True,
+)
+"""The card of a judge that was evaluated without rationales in its training."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "card", "form", "rationale"),
+    [
+        ({}, None, TAGGED, "written"),
+        ({}, AT_ONCE, TAGGED, "none"),
+        ({"verdicts": "hard"}, AT_ONCE, TAGGED, "written"),
+        ({"rationale": "written"}, AT_ONCE, TAGGED, "written"),
+        ({"rationale": "none"}, None, TAGGED, "none"),
+        ({}, AT_ONCE, RUBRIC, "written"),
+    ],
+)
+def test_a_checkpoint_is_asked_as_it_was_evaluated(
+    settings: dict[str, str], card: JudgeCard | None, form: VerdictForm, rationale: str
+) -> None:
+    config = GenerativeJudgeConfig.model_validate(
+        {"type": "generative", "checkpoint": "runs/a/best", **settings}
+    )
+    assert rationale_of(config, card, form) == rationale
+
+
+def test_what_cannot_be_read_at_once_is_refused() -> None:
+    settings = {"type": "generative", "checkpoint": "runs/a/best", "rationale": "none"}
+    with pytest.raises(CheckpointError, match="a template with a rubric"):
+        rationale_of(GenerativeJudgeConfig.model_validate(settings), None, RUBRIC)
+    with pytest.raises(ValidationError, match="Set `verdicts` to soft"):
+        GenerativeJudgeConfig.model_validate(settings | {"verdicts": "hard"})
+
+
 def test_a_digest_of_hard_verdicts_does_not_name_them() -> None:
     settings = {"type": "generative", "checkpoint": "runs/a/best"}
     hard = GenerativeJudgeConfig.model_validate(settings).deciding_settings(is_file=True)
     assert "verdicts" not in hard[1]
+    assert "rationale" not in hard[1]
+    named = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "hard"})
+    assert named.deciding_settings(is_file=True) == hard
     softly = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "soft"})
     assert '"verdicts":"soft"' in softly.deciding_settings(is_file=True)[1]
 
