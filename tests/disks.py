@@ -1,7 +1,7 @@
 """Commands on a small disk of their own that is really full, almost full or read-only.
 
 The disk is a tmpfs in a mount namespace of a user namespace, which needs no rights of root and is
-gone with its processes. This file is also the program that runs inside of the namespace.
+gone with its processes. One process in the namespace is forked for every command.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import errno
 import hashlib
 import json
 import os
+import runpy
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.forked_python import ForkedPython, forked_python
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 FILLER = "filler"
@@ -50,7 +56,15 @@ def why_not() -> str:
     return f"the kernel allows no mount: {done.stderr.strip()}" if done.returncode else ""
 
 
+@contextmanager
+def small_disks() -> Iterator[ForkedPython]:
+    """Start a process in a namespace of its own, in which disks can be mounted."""
+    with forked_python(NAMESPACE) as python:
+        yield python
+
+
 def run_on_disk(
+    python: ForkedPython,
     state: DiskState,
     disk: Path,
     content: Path,
@@ -61,10 +75,11 @@ def run_on_disk(
     """Run a command while a small disk in some state is mounted at a folder.
 
     Args:
+        python: The process that `small_disks` yields.
         state: The state of the disk. An almost full one has `spare_bytes` of space.
         disk: The folder at which the disk is mounted. It is made.
         content: A folder with the content of the disk before the command.
-        command: The command line.
+        command: The path of a script of the clone, and its arguments.
         spare_bytes: Free space of an almost full disk.
         seconds: Time after which the command is ended, and the test fails.
     """
@@ -77,14 +92,25 @@ def run_on_disk(
         "spare_bytes": spare_bytes,
         "seconds": seconds,
     }
-    program = [*NAMESPACE, sys.executable, str(Path(__file__).resolve()), json.dumps(task)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return DiskRun(**json.loads(done.stdout))
+    printed = python.run(PERFORM, [json.dumps(task)])
+    return DiskRun(**json.loads(printed.splitlines()[-1]))
 
 
-def perform(task: dict[str, Any]) -> dict[str, Any]:
-    """Mount the disk, run the command, and return the fields of a DiskRun."""
+PERFORM = """
+import json, sys
+from tests.disks import perform
+
+done = perform(json.loads(sys.argv[1]))
+if done is not None:
+    print(json.dumps(done))
+"""
+
+
+def perform(task: dict[str, Any]) -> dict[str, Any] | None:
+    """Mount the disk, run the command in a forked process, and return the fields of a DiskRun.
+
+    In the forked process it returns None when the command has ended.
+    """
     disk = Path(task["disk"])
     options = f"size={MAX_BYTES}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(disk)], check=True)
@@ -94,24 +120,50 @@ def perform(task: dict[str, Any]) -> dict[str, Any]:
     else:
         fill(disk / FILLER, task["spare_bytes"])
     before = digests(disk)
-    done = subprocess.run(
-        task["command"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=task["seconds"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    output = disk.with_name("output")
+    output.mkdir()
+    process = os.fork()
+    if process == 0:
+        run_script(task["command"], output)
+        return None
+    status = status_in_time(process, task["seconds"])
+    stdout = (output / "stdout").read_text(encoding="utf-8")
+    stderr = (output / "stderr").read_text(encoding="utf-8")
     after = digests(disk)
     changed = [name for name, digest in before.items() if after.get(name) != digest]
     new = [name for name in after if name not in before]
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
     return {
-        "status": done.returncode,
-        "stdout": done.stdout,
-        "stderr": done.stderr,
+        "status": status,
+        "stdout": stdout,
+        "stderr": stderr,
         "changed": changed,
         "new": new,
     }
+
+
+def run_script(command: Sequence[str], output: Path) -> None:
+    """Run a script in this process as Python does, with its output in two files."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(output / name, os.O_WRONLY | os.O_CREAT), number)
+    script, *_ = command
+    sys.argv = list(command)
+    # The folder of a script is searched first.
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def status_in_time(process: int, seconds: float) -> int:
+    """Return the exit status of a forked process, which is killed after a number of seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    raise TimeoutError(f"the command was still there after {seconds:.0f} seconds")
 
 
 def fill(file: Path, spare_bytes: int) -> None:
@@ -141,7 +193,3 @@ def digests(folder: Path) -> dict[str, str]:
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
-
-
-if __name__ == "__main__":
-    print(json.dumps(perform(json.loads(sys.argv[1]))))

@@ -83,13 +83,17 @@ class ForkedPython:
 
 
 @contextmanager
-def forked_python() -> Iterator[ForkedPython]:
-    """Start the process that is forked, and end it when the block is left."""
+def forked_python(launcher: Sequence[str] = ()) -> Iterator[ForkedPython]:
+    """Start the process that is forked, and end it when the block is left.
+
+    Args:
+        launcher: The command line that starts the process, such as `unshare --mount`.
+    """
     with tempfile.TemporaryDirectory() as name:
         errors = Path(name) / "server"
         with errors.open("w", encoding="utf-8") as log:
             server = subprocess.Popen(
-                [sys.executable, "-c", SERVER],
+                [*launcher, sys.executable, "-c", SERVER],
                 cwd=CLONE,
                 env={**os.environ, **ENVIRONMENT},
                 stdin=subprocess.PIPE,

@@ -10,13 +10,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.disks import DiskRun, DiskState, run_on_disk, why_not
+from tests.disks import DiskRun, DiskState, run_on_disk, small_disks, why_not
 from tests.eval import run_folders
+from tests.forked_python import ForkedPython
 from tests.train import worker
 
 CLONE = Path(__file__).resolve().parents[1]
@@ -42,6 +44,13 @@ def python(*arguments: str) -> list[str]:
     """Return the command line of a script of the clone."""
     script, *others = arguments
     return [sys.executable, str(CLONE / script), *others]
+
+
+@pytest.fixture(scope="module")
+def python_on_disks() -> Iterator[ForkedPython]:
+    """Yield a process in a namespace in which small disks can be mounted."""
+    with small_disks() as python:
+        yield python
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def command_of(name: str, world: World, disk: Path) -> list[str]:
-    """Return the command line of a command that writes to the disk."""
+    """Return the script and the arguments of a command that writes to the disk."""
     checkpoint = str(world.folder / "run" / "checkpoint-6")
     recipe = str(world.recipe)
     commands = {
@@ -100,7 +109,8 @@ def command_of(name: str, world: World, disk: Path) -> list[str]:
         "merge": ["train/merge.py", f"{world.folder}/lora/checkpoint-6", f"{disk}/merged"],
         "data": ["data/mixture.py", recipe, "--save", f"{disk}/card.json"],
     }
-    return python(*commands[name])
+    script, *arguments = commands[name]
+    return [str(CLONE / script), *arguments]
 
 
 COMMANDS = (
@@ -122,11 +132,11 @@ SPARE_BYTES = {"full": 0, "almost full": 2**15, "read-only": 0}
 @pytest.mark.parametrize("state", SPARE_BYTES)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_cannot_be_written_ends_a_command_with_a_message(
-    name: str, state: DiskState, world: World, tmp_path: Path
+    name: str, state: DiskState, world: World, python_on_disks: ForkedPython, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     command = command_of(name, world, disk)
-    result = run_on_disk(state, disk, world.content, command, SPARE_BYTES[state])
+    result = run_on_disk(python_on_disks, state, disk, world.content, command, SPARE_BYTES[state])
     if result.status == 0:
         assert state == "almost full", result
         assert name in ("score", "data", "eval", "a run's cache"), result
