@@ -30,7 +30,8 @@ import datasets, deepspeed, fastapi, pandas, peft, requests, rich, scipy.stats, 
 import transformers, trl, uvicorn, wandb
 import transformers.trainer, trl.trainer.grpo_trainer
 
-sys.path.insert(0, os.getcwd())
+# Programs that take the place of a script put its folder here. The clone is then not searched.
+sys.path[0] = os.getcwd()
 code = None
 for line in sys.stdin:
     request = json.loads(line)

@@ -59,6 +59,14 @@ def test_cold_starts(name: str) -> None:
     )
 
 
+def test_a_saved_recipe_names_the_tokens_with_loss_only_if_they_are_chosen() -> None:
+    """Recipes of versions without the choice stay equal to those of this version."""
+    judgements = read_recipe(RECIPES / "shapes" / "judge_verdicts.yaml", entry="sft")
+    verdicts = read_recipe(RECIPES / "shapes" / "judge_verdicts_medium.yaml", entry="sft")
+    assert "loss_on" not in judgements.model_dump(mode="json")["method"]
+    assert verdicts.model_dump(mode="json")["method"]["loss_on"] == "verdict"
+
+
 def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where_it_says() -> None:
     paper, released = (
         read_recipe(RECIPES / f"r1_reward_rl{name}.yaml") for name in ("", "_released")

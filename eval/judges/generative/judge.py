@@ -372,7 +372,7 @@ def refuse_missing_rationale(form: VerdictForm, rationale: Rationale) -> None:
 def rationale_of(
     config: GenerativeJudgeConfig, card: JudgeCard | None, form: VerdictForm
 ) -> Rationale:
-    """Return whether a judge writes rationales about people's own responses.
+    """Return "written" if a judge writes rationales about people's own responses, else "none".
 
     Args:
         config: The settings of the judge.

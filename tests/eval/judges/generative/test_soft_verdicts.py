@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,14 +18,17 @@ from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import text_pair
 from mmrm.data.prompts import write_judgement
 from mmrm.eval.candidates import Candidates, SoftVerdict, Vote, won_shares
+from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, rationale_of
 from mmrm.eval.judges.generative.soft_verdicts import soft_verdict
 from mmrm.eval.judges.judge_card import JudgeCard
+from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import Unit
 from mmrm.eval.judges.tournament import comparisons
 from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.run_folder import CARD
 from mmrm.eval.verdict_form import RUBRIC, TAGGED, VerdictForm
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
@@ -315,6 +320,19 @@ def test_a_checkpoint_is_asked_as_it_was_evaluated(
         {"type": "generative", "checkpoint": "runs/a/best", **settings}
     )
     assert rationale_of(config, card, form) == rationale
+
+
+@pytest.mark.parametrize(("settings", "softly"), [({}, True), ({"verdicts": "hard"}, False)])
+def test_a_loaded_judge_of_verdicts_writes_nothing(
+    tmp_path: Path, settings: dict[str, str], softly: bool
+) -> None:
+    checkpoint = tiny.checkpoint(tmp_path / "checkpoint")
+    (checkpoint / CARD).write_text(AT_ONCE.model_dump_json())
+    file = tmp_path / "judge.yaml"
+    file.write_text(json.dumps({"type": "generative", "checkpoint": str(checkpoint), **settings}))
+    loaded: Any = load_judge(file, Runtime(torch.device("cpu"))).judge
+    assert loaded.reads_softly is softly
+    assert loaded.writes_rationales is not softly
 
 
 def test_what_cannot_be_read_at_once_is_refused() -> None:
