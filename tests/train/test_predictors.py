@@ -200,6 +200,20 @@ def test_the_plan_counts_the_work_and_does_none(
     assert not (listed.parent / "out" / "calls").exists()
 
 
+def test_a_judge_that_writes_nothing_is_not_judged_once_more(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run evaluates the benchmarks by soft verdicts, which are the only reading of it."""
+    at_once = "method.target: verdict, evaluation.protocol: {verdicts: soft, rationale: none}"
+    text = listed.read_text() + f"  at-once: {{extends: judge.yaml, {at_once}}}\n"
+    listed.write_text(text)
+    asked = [str(listed), "--policy", "embedded", "--questions", QUESTIONS, "--compared", "2"]
+    command.main([*asked, "--dry-run"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "tournaments 2 112 224 judgements" in printed
+    assert "benchmarks once more 1 20 20 judgements" in printed  # those of good-judge
+
+
 @pytest.mark.slow
 def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
     listed: Path, capfd: pytest.CaptureFixture[str]
