@@ -13,8 +13,8 @@ every reward model scores the same answers (eval/score.py). --dry-run prints the
 
 A judge that compares two answers needs N (N - 1) judgements for the N answers to a question. It
 therefore scores only the answers to the first --compared questions. It is measured twice, by hard
-verdicts and by soft ones, and its benchmarks are judged once more for the other of the two. Judges
-of single answers score all of them.
+verdicts and by soft ones, and its benchmarks are judged once more for the other of the two. A judge
+that writes nothing has soft verdicts alone. Judges of single answers score all of them.
 
 The gain of a policy from a reward model is measured in two ways:
 

@@ -6,7 +6,7 @@ the accuracy of the best of N answers by its score, minus that of a sampled answ
 of policies that are trained with the model as their reward, minus their accuracy before.
 
 A judge that compares two answers is measured twice: by hard verdicts, of which a disagreement of
-the two orders is a tie, and by soft ones.
+the two orders is a tie, and by soft ones. A judge that writes nothing has soft verdicts alone.
 """
 
 import argparse

@@ -44,7 +44,7 @@ def plan(ablation: Ablation) -> Table:
     columns = (
         Column("variant"),
         Column("changes"),
-        *(Column(name, is_number=True) for name in ("seed", "steps", "pairs")),
+        *(Column(name, is_number=True) for name in ("seed", "steps", "records")),
         Column(""),
     )
     plan_rows = []
@@ -52,8 +52,9 @@ def plan(ablation: Ablation) -> Table:
         num_steps = known_steps(run.recipe)
         counts = ["?", "?"]  # the number of records is known only once the data have been read
         if num_steps is not None:
-            num_pairs = num_steps * run.recipe.optim.records_per_step
-            counts = [f"{num_steps:,}", f"{num_pairs:,}"]
+            # A pair that is learned in both orders is two records.
+            num_records = num_steps * run.recipe.optim.records_per_step
+            counts = [f"{num_steps:,}", f"{num_records:,}"]
         changes = ablation.changes[run.variant]
         plan_rows.append((run.variant, changes, str(run.seed), *counts, state(run)))
     return Table(f"{ablation.path} → {ablation.folder}", columns, tuple(plan_rows))
