@@ -39,7 +39,8 @@ COEFFICIENTS_NOTE = (
     "Pearson are the means of both. No question or image is in both halves. Intervals are of a "
     "bootstrap over questions and over variants. The chance of the questions makes coefficients "
     "smaller; the agreement of a figure, or of the gain, with itself over the halves shows by how "
-    "much. Accuracies count half a point for a tie or for two orders that disagree."
+    "much. Accuracies count half a point for a tie or for two orders that disagree. A judge that "
+    "writes nothing has no hard verdicts, and is in no coefficient with those of other judges."
 )
 
 

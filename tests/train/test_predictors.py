@@ -21,7 +21,7 @@ from mmrm.eval.results.split_correlation import RowValues
 from mmrm.train import predictors as command
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.studies import predictors
-from mmrm.train.studies.ablation.variants import Run
+from mmrm.train.studies.ablation.variants import Ablation, Run, read_ablation
 from mmrm.train.studies.predictor_figures import QuestionClusters, names_of_row
 from mmrm.train.studies.predictor_steps import compares
 from tests.eval import run_folders
@@ -120,14 +120,17 @@ def test_every_model_is_measured_by_the_same_answers(
     assert models["good", 0]["rl_sampled_gain"][0] == 0
     assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
     assert found["missing"] == [
-        f"{figure}: known of 3 variants, a coefficient needs 6"
-        if variants == 3
-        else f"{figure}: known of 1 variants, a coefficient needs 6"
-        for figure, variants in (
-            ("AUC", 3),
-            ("vl_rewardbench accuracy", 3),
-            ("vl_rewardbench ECE", 3),
-            ("vl_rewardbench order consistency", 1),
+        f"{gain}{group}: known of {variants} variants, a coefficient needs 6"
+        for gain, group, variants in (
+            ("best-of-N gain", ", judges by hard verdicts", 3),
+            ("best-of-N gain", ", judges by soft verdicts", 3),
+            ("best-of-N gain", ", without judges", 2),
+            ("RL gain, greedy", ", judges by hard verdicts", 2),
+            ("RL gain, greedy", ", judges by soft verdicts", 2),
+            ("RL gain, greedy", ", without judges", 2),
+            ("RL gain, sampled", ", judges by hard verdicts", 2),
+            ("RL gain, sampled", ", judges by soft verdicts", 2),
+            ("RL gain, sampled", ", without judges", 2),
         )
     ]
     variants = {
@@ -212,6 +215,37 @@ def test_a_judge_that_writes_nothing_is_not_judged_once_more(
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "tournaments 2 112 224 judgements" in printed
     assert "benchmarks once more 1 20 20 judgements" in printed  # those of good-judge
+
+
+def test_the_plan_counts_the_votes_of_a_judge_that_is_judged_once_more(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = listed.read_text().replace(
+        "{extends: judge.yaml}",
+        "{extends: judge.yaml, evaluation.protocol: {votes: 3}, evaluation.judging.temperature: 1}",
+    )
+    listed.write_text(text)
+    asked = [str(listed), "--policy", "embedded", "--questions", QUESTIONS, "--compared", "2"]
+    command.main([*asked, "--dry-run"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert (
+        "benchmarks once more 1 60 60 judgements" in printed
+    )  # ten rows, both orders, three votes
+
+
+def test_models_of_another_recipe_are_refused(listed: Path) -> None:
+    """A variant of the list has changed since its run. The run is not taken for the new variant."""
+    folder = listed.parent / "out" / "good" / "0"
+    folder.mkdir(parents=True)
+    ablation = read_ablation(listed, [], [0])
+    [trained] = [run for run in ablation.runs if run.variant == "good"]
+    recipe = trained.recipe.resolved()
+    recipe["head"]["layers"] = 3
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    with pytest.raises(SystemExit) as end:
+        run(listed)
+    assert "head.layers 3 / 1" in str(end.value.code)
+    assert not (listed.parent / "out" / "calls").exists()
 
 
 @pytest.mark.slow
@@ -392,7 +426,14 @@ def test_a_coefficient_is_over_the_models_that_have_both() -> None:
     runs[1] = model_of(0.55, 0.1, None, "a")
     found = predictors.correlations(runs, HALVES)["best_of_gain"]
     assert list(found) == ["AUC"]  # no judge is among them
-    assert predictors.too_few(runs) == ["other: known of 5 variants, a coefficient needs 6"]
+    assert predictors.too_few(runs, HALVES) == [
+        "best-of-N gain and other: known of 5 variants, a coefficient needs 6"
+    ]
+    gain = {"rl_greedy_gain": runs[0].values["best_of_gain"]}
+    runs[0] = replace(runs[0], values=runs[0].values | gain)
+    assert "RL gain, greedy: known of 1 variants, a coefficient needs 6" in predictors.too_few(
+        runs, HALVES
+    )
     assert (found["AUC"].models, found["AUC"].recipes) == (7, 6)
     assert [found["AUC"].pearson[0], found["AUC"].spearman[0]] == pytest.approx([1.0, 1.0])
     assert list(found["AUC"].without) == list("abcdef")
@@ -413,6 +454,45 @@ def test_judges_stand_by_hard_and_by_soft_verdicts_and_are_left_out() -> None:
     assert found["AUC, judges by soft verdicts"].pearson[0] == pytest.approx(1.0)
     assert found["AUC, without judges"].pearson[0] == pytest.approx(1.0)
     assert (hard.label, hard.paradigm) == ("judge (hard)", "judge, hard verdicts")
+    # Judges that write nothing have soft verdicts alone. Then there is no group by hard verdicts.
+    assert list(predictors.groups_of_models([*scoring, soft])) == [
+        ", judges by soft verdicts",
+        ", without judges",
+    ]
+
+
+def test_questions_without_scores_are_counted_once_for_each_run() -> None:
+    method = {"type": "language_model", "target": "judgement"}
+    hard = replace(model_of(0.2, 0.5, None, "judge", method), verdicts="hard", unjudged=7)
+    at_once = replace(model_of(0.9, 0.6, None, "at-once", method), verdicts="soft", unjudged=100)
+    models = [hard, replace(hard, verdicts="soft"), at_once]
+    no_runs = Ablation(Path("list.yaml"), Path("out"), {}, ())
+    counted = [
+        text for text in predictors.not_in_tables(models, HALVES, no_runs) if "no scores" in text
+    ]
+    assert counted == [
+        "judge, seed 0: 7 questions, whose answers have no scores",
+        "at-once, seed 0: 100 questions, whose answers have no scores",
+    ]
+
+
+def test_lines_of_variants_have_intervals_over_images() -> None:
+    """Four questions about each of ten images, on which a model is right in all or in none."""
+    names = [f"{image}-{question}" for image in range(10) for question in range(4)]
+    is_right = {name: float(int(name.split("-")[0]) % 2) for name in names}
+    model = model_of(0.5, 0.1, None, "a")
+    by_question = {predictors.AUC: is_right, predictors.BEST: is_right}
+    of_images = {name: int(name.split("-")[0]) for name in names}
+    of_questions = {name: place for place, name in enumerate(names)}
+    widths = []
+    for clusters in (of_questions, of_images):
+        measured = replace(model, by_question=by_question, cluster_by_question=clusters)
+        models = [replace(measured, run=replace(model.run, seed=seed)) for seed in range(3)]
+        [line] = predictors.variant_lines(models, "a")[predictors.BEST]
+        assert line.low is not None
+        assert line.high is not None
+        widths.append(line.high - line.low)
+    assert widths[1] > 1.7 * widths[0]  # about twice: the root of the four questions
 
 
 def test_a_judge_of_single_responses_is_a_kind_of_its_own_that_scores() -> None:

@@ -73,10 +73,12 @@ class QuestionClusters:
         """
         distinct = list(dict.fromkeys(names_by_question))
         cluster_by_name: dict[str, int] = {}
-        smallest_names: dict[int, str] = {}
         for names, cluster in zip(distinct, cluster_codes(distinct).tolist(), strict=True):
             cluster_by_name |= dict.fromkeys(names, cluster)
-            smallest_names[cluster] = min(*names, smallest_names.get(cluster, names[0]))
+        names_by_cluster: dict[int, list[str]] = {}
+        for name, cluster in cluster_by_name.items():
+            names_by_cluster.setdefault(cluster, []).append(name)
+        smallest_names = {cluster: min(names) for cluster, names in names_by_cluster.items()}
         order = sorted(smallest_names, key=smallest_names.__getitem__)
         halves = np.zeros(len(order), dtype=np.int64)
         halves[order[1::2]] = 1

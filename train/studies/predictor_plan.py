@@ -1,15 +1,17 @@
 """The work of train/predictors.py before it begins: what is trained, sampled, scored and judged."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 
 from mmrm.data.display.table import Column, Table
 from mmrm.data.preference import Preference
 from mmrm.eval.benchmarks.registry import load
+from mmrm.eval.protocol import presentations
 from mmrm.train.recipe.epoch import known_steps
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.study import plan as plan_of_runs
-from mmrm.train.studies.ablation.variants import Ablation
+from mmrm.train.studies.ablation.variants import Ablation, Run
 from mmrm.train.studies.predictor_steps import compares, readings_of_verdicts
 
 
@@ -46,10 +48,13 @@ def plan(
     if num_judges:
         num_pairs = options.samples * (options.samples - 1)  # in both orders
         rows.append(_row("tournaments", num_judges, num_compared * num_pairs, "judgements"))
-        num_twice = sum(len(readings_of_verdicts(run)) - 1 for run in ablation.runs)
-        rows.append(
-            _row("benchmarks once more", num_twice, _benchmark_judgements(ablation), "judgements")
-        )
+        # Judges that are judged in the same way share a row.
+        times_by_judgements: Counter[int] = Counter()
+        for run in ablation.runs:
+            if len(readings_of_verdicts(run)) == 2:
+                times_by_judgements[_benchmark_judgements(run)] += 1
+        for num_judgements, times in times_by_judgements.items():
+            rows.append(_row("benchmarks once more", times, num_judgements, "judgements"))
     if options.pays:
         recipe = read_recipe(options.policy_recipe)
         num_policies = len(options.pays) * len(options.policy_seeds)
@@ -71,13 +76,13 @@ def plan(
     return plan_of_runs(ablation), Table("after the reward models", columns, tuple(rows))
 
 
-def _benchmark_judgements(ablation: Ablation) -> int:
-    """Return the number of judgements of both orders of all rows of the list's benchmarks."""
+def _benchmark_judgements(run: Run) -> int:
+    """Return the number of judgements of all rows of a run's benchmarks by its protocol."""
+    evaluation = run.recipe.evaluation
     num_judgements = 0
-    for config in ablation.runs[0].recipe.evaluation.benchmarks:
+    for config in evaluation.benchmarks:
         for example in load(config).examples:
-            num_responses = len(example.responses)
-            num_judgements += num_responses * (num_responses - 1)
+            num_judgements += len(presentations(example, evaluation.protocol))
     return num_judgements
 
 

@@ -153,7 +153,10 @@ def folder_of_results(run: Run, verdicts: str, launcher: Sequence[str]) -> Path:
     arguments += ["--output", str(folder)]
     # The benchmarks are evaluated in their order, so that the last result is written last.
     last_result = folder / f"{evaluation.benchmarks[-1].name}.json"
-    made_from = digests_of_model(run) | {"benchmarks": " ".join(benchmarks)}
+    made_from = digests_of_model(run) | {
+        "benchmarks": " ".join(benchmarks),
+        "protocol": json.dumps(protocol, sort_keys=True),
+    }
     run_step(launcher, "eval/run.py", arguments, last_result, made_from)
     return folder
 

@@ -60,7 +60,13 @@ from mmrm.train.studies.ablation.comparison import (
     lines_by_figure,
     statement,
 )
-from mmrm.train.studies.ablation.variants import Ablation, Run, read_ablation, state
+from mmrm.train.studies.ablation.variants import (
+    Ablation,
+    Run,
+    read_ablation,
+    refuse_other_recipes,
+    state,
+)
 from mmrm.train.studies.predictor_figures import (
     Names,
     QuestionClusters,
@@ -114,6 +120,8 @@ class MeasuredModel:
 
     A question has an AUC only if some of its answers are right and some are wrong.
     """
+    cluster_by_question: dict[str, int] = field(default_factory=dict)
+    """The cluster of every question (`QuestionClusters`), by the name of the question."""
     unjudged: int = 0
     """Number of questions whose answers have no scores."""
     gains_by_policy_seed: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -162,7 +170,7 @@ def read_list(options: argparse.Namespace) -> Ablation:
 
     Raises:
         UserError: An argument of --pays, which names variants that train a policy, is no variant of
-            the list.
+            the list, or the folder of a run holds a run with another recipe.
     """
     ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
     unknown = set(options.pays) - ablation.changes.keys()
@@ -171,6 +179,7 @@ def read_list(options: argparse.Namespace) -> Ablation:
             f"--pays {' '.join(sorted(unknown))}: the variants of {options.list} are "
             f"{', '.join(ablation.changes)}."
         )
+    refuse_other_recipes(ablation.runs)
     return ablation
 
 
@@ -423,7 +432,8 @@ def model_of_answers(
     sampled_accuracy: dict[str, float] = {}
     auc_by_question: dict[str, float] = {}
     clusters_with_auc: list[int] = []
-    for name, row, cluster in zip(unique_names(rows), rows, clusters.tolist(), strict=True):
+    cluster_by_question = dict(zip(unique_names(rows), clusters.tolist(), strict=True))
+    for row, (name, cluster) in zip(rows, cluster_by_question.items(), strict=True):
         scores = row[SCORE_COLUMNS[verdicts]]
         is_right = row["right"]
         best_accuracy[name] = best_of(scores, is_right, len(is_right))
@@ -446,6 +456,7 @@ def model_of_answers(
         values=values,
         gains={"best_of_gain": (gain.mean, gain.low, gain.high)},
         by_question={AUC: auc_by_question, BEST: best_accuracy},
+        cluster_by_question=cluster_by_question,
     )
 
 
@@ -546,16 +557,19 @@ def correlations(
 def groups_of_models(models: Sequence[MeasuredModel]) -> dict[str, list[MeasuredModel]]:
     """Return the models over which correlations are computed, by the end of the figure's name.
 
-    No group has two readings of one judge.
+    No group has two readings of one judge. A judge that writes nothing has no hard verdicts, and is
+    missing from their group.
     """
     scoring = [model for model in models if not model.verdicts]
     if len(scoring) == len(models):
         return {"": scoring}
-    return {
-        ", judges by hard verdicts": [model for model in models if model.verdicts != "soft"],
-        ", judges by soft verdicts": [model for model in models if model.verdicts != "hard"],
-        ", without judges": scoring,
-    }
+    groups = {}
+    if any(model.verdicts == "hard" for model in models):
+        without_soft = [model for model in models if model.verdicts != "soft"]
+        groups[", judges by hard verdicts"] = without_soft
+    groups[", judges by soft verdicts"] = [model for model in models if model.verdicts != "hard"]
+    groups[", without judges"] = scoring
+    return groups
 
 
 def figure_names(models: Sequence[MeasuredModel]) -> list[str]:
@@ -580,12 +594,7 @@ def correlation_of(
         gain: The name of the gain.
         halves: The half of each cluster of questions, shape (clusters,).
     """
-    clusters = QuestionClusters({}, halves)
-    usable_models = []
-    for model in models:
-        both = [model.values[name] for name in (figure, gain) if name in model.values]
-        if len(both) == 2 and all(map(clusters.has_both_halves, both)):
-            usable_models.append(model)
+    usable_models = models_with_both(models, figure, gain, halves)
     return split_correlation(
         [model.values[figure] for model in usable_models],
         [model.values[gain] for model in usable_models],
@@ -594,15 +603,45 @@ def correlation_of(
     )
 
 
-def too_few(models: Sequence[MeasuredModel]) -> list[str]:
-    """Return a sentence about every figure that is known of too few variants for a coefficient."""
+def models_with_both(
+    models: Sequence[MeasuredModel], figure: str, gain: str, halves: Ints
+) -> list[MeasuredModel]:
+    """Return the models of which a figure and a gain are known on both halves of the questions."""
+    clusters = QuestionClusters({}, halves)
+    usable_models = []
+    for model in models:
+        both = [model.values[name] for name in (figure, gain) if name in model.values]
+        if len(both) == 2 and all(map(clusters.has_both_halves, both)):
+            usable_models.append(model)
+    return usable_models
+
+
+def too_few(models: Sequence[MeasuredModel], halves: Ints) -> list[str]:
+    """Return a sentence about every coefficient that is missing for want of variants.
+
+    If a gain is known of too few variants, there is one sentence in place of one for each figure.
+
+    Args:
+        models: The models.
+        halves: The half of each cluster of questions, shape (clusters,).
+    """
     sentences = []
-    for figure in figure_names(models):
-        variants = {model.run.variant for model in models if figure in model.values}
-        if len(variants) < LEAST_RECIPES:
-            sentences.append(
-                f"{figure}: known of {len(variants)} variants, a coefficient needs {LEAST_RECIPES}"
-            )
+    needed = f"variants, a coefficient needs {LEAST_RECIPES}"
+    for gain, title in GAINS.items():
+        for group, models_of_group in groups_of_models(models).items():
+            with_gain = {model.run.variant for model in models_of_group if gain in model.values}
+            if not with_gain:
+                continue
+            if len(with_gain) < LEAST_RECIPES:
+                sentences.append(f"{title}{group}: known of {len(with_gain)} {needed}")
+                continue
+            for figure in figure_names(models_of_group):
+                usable_models = models_with_both(models_of_group, figure, gain, halves)
+                variants = {model.run.variant for model in usable_models}
+                if len(variants) < LEAST_RECIPES:
+                    sentences.append(
+                        f"{title} and {figure}{group}: known of {len(variants)} {needed}"
+                    )
     return sentences
 
 
@@ -611,7 +650,7 @@ def variant_lines(models: Sequence[MeasuredModel], reference: str) -> dict[str, 
 
     A line is over the seeds of a variant, and over the questions for which all models have the
     figure. A figure without such questions is missing. The two readings of a judge have a line
-    each.
+    each. Intervals are over the clusters of the questions.
 
     Args:
         models: The models.
@@ -620,18 +659,21 @@ def variant_lines(models: Sequence[MeasuredModel], reference: str) -> dict[str, 
     if not models:
         return {}
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
+    items_by_figure: dict[str, Ints] = {}
     for figure in (AUC, BEST):
         questions_by_model = [set(model.by_question[figure]) for model in models]
         common_questions = sorted(set.intersection(*questions_by_model))
         if not common_questions:
             continue
+        clusters = [models[0].cluster_by_question[question] for question in common_questions]
+        items_by_figure[figure] = np.array(clusters, dtype=np.int64)
         credits_by_variant: dict[str, dict[int, Floats]] = {}
         for model in models:
             values = model.by_question[figure]
             credits = np.array([values[question] for question in common_questions])
             credits_by_variant.setdefault(model.label, {})[model.run.seed] = credits
         credits_by_figure[figure] = credits_by_variant
-    return lines_by_figure(credits_by_figure, reference, items_by_figure={})
+    return lines_by_figure(credits_by_figure, reference, items_by_figure)
 
 
 def study_result(models: Sequence[MeasuredModel], halves: Ints, ablation: Ablation) -> StudyResult:
@@ -656,7 +698,7 @@ def study_result(models: Sequence[MeasuredModel], halves: Ints, ablation: Ablati
         stored_correlations[gain] = {
             figure: asdict(result) for figure, result in correlation_by_figure.items()
         }
-    missing = not_in_tables(models, ablation)
+    missing = not_in_tables(models, halves, ablation)
 
     variant_tables = {}
     for figure, rows_of_figure in rows_by_benchmark(variant_rows).items():
@@ -688,15 +730,15 @@ def study_result(models: Sequence[MeasuredModel], halves: Ints, ablation: Ablati
     )
 
 
-def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[str]:
-    """Return texts about the runs, questions and figures that are in no table."""
+def not_in_tables(models: Sequence[MeasuredModel], halves: Ints, ablation: Ablation) -> list[str]:
+    """Return texts about the runs, questions and coefficients that are in no table."""
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
-    for model in models:
-        if model.unjudged and model.verdicts != "soft":  # the same answers are read twice
-            missing.append(
-                f"{model.run}: {model.unjudged:,} questions, whose answers have no scores"
-            )
-    return missing + too_few(models)
+    # Both readings of a judge are of the same answers, and count once.
+    unjudged_by_run = {str(model.run): model.unjudged for model in models}
+    for run, num_unjudged in unjudged_by_run.items():
+        if num_unjudged:
+            missing.append(f"{run}: {num_unjudged:,} questions, whose answers have no scores")
+    return missing + too_few(models, halves)
 
 
 def _charts(stored_models: Sequence[Mapping[str, Any]]) -> list[Chart]:
