@@ -30,6 +30,8 @@ MAX_STEPS = 100
 """Newton's method needs far fewer steps; more mean an error in this module."""
 TOLERANCE = 1e-8
 """Largest derivative of the log-posterior at the strengths that are returned."""
+DECIMALS = 9
+"""The number of decimals of a strength."""
 ROUNDING = 1e-9
 """A log-posterior that is lower by less than this is not lower than another one."""
 
@@ -69,7 +71,9 @@ def fitted_strengths(wins: Floats) -> Strengths:
 
     values = np.array([fit.values for fit in fits])  # (spreads, N)
     variances = np.array([fit.variances for fit in fits])
-    mean: Floats = weights @ values
+    # Responses with the same comparisons have strengths that differ by rounding alone, about 1e-15.
+    # They are made equal, so that they tie.
+    mean: Floats = np.round(weights @ values, DECIMALS)
     # The variance over all spreads: within each one, and between them.
     variance = weights @ (variances + (values - mean) ** 2)
     return Strengths(mean, np.sqrt(variance))

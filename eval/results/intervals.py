@@ -321,6 +321,46 @@ def difference_over_seeds(
     return contrast_over_seeds([(1.0, first), (-1.0, second)], clusters, comparisons)
 
 
+def paired_difference_over_seeds(
+    first: Floats, second: Floats, clusters: Ints | None = None, comparisons: int = 1
+) -> Difference:
+    """Return mean(first) - mean(second) of two ways to use the same trainings.
+
+    The interval is for other trainings and other rows of this kind. Rows and trainings are paired:
+    seed 0 of both is one training. One row in which either way is better is added to the variance
+    over rows, as in `paired_difference`.
+
+    Args:
+        first: Credits from 0 to 1 of shape (seeds, rows).
+        second: Credits of the same seeds and rows.
+        clusters: Index of each row's cluster; None if every row is independent.
+        comparisons: Number of differences that are read together; the interval is at 95 % for all.
+    """
+    if first.shape != second.shape or first.ndim != 2 or not first.size:
+        raise ValueError(
+            f"the credits have shapes {first.shape} and {second.shape}; required are equal shapes "
+            "(seeds, rows), at least one of each."
+        )
+    differences = np.asarray(first, dtype=np.float64) - second
+    num_seeds, num_rows = differences.shape
+    if num_seeds < LEAST_SEEDS or num_rows < 2:
+        return Difference(float(differences.mean()), None, None)
+    parts = _variance_parts(differences, clusters)
+    half_width = _half_width(
+        parts.seed_variance,
+        num_seeds - 1,
+        parts.row_means,
+        parts.answer_variance,
+        clusters,
+        comparisons,
+        added_squares=1.0,
+    )
+    if math.isinf(half_width):
+        return Difference(parts.mean, None, None)
+    low = max(-1.0, parts.mean - half_width)
+    return Difference(parts.mean, low, min(1.0, parts.mean + half_width))
+
+
 def contrast_over_seeds(
     weighted_credits: Sequence[tuple[float, Floats]],
     clusters: Ints | None = None,

@@ -67,6 +67,14 @@ class AnsweredPrompt:
     and videos."""
 
     @property
+    def prompt_text(self) -> str:
+        """The texts of the prompt, with a space between two of them."""
+        prompt_texts = []
+        for turn in self.turns:
+            prompt_texts += [part["text"] for part in turn["content"] if part["type"] == "text"]
+        return " ".join(prompt_texts)
+
+    @property
     def response_texts(self) -> list[str]:
         """The text of each response, which verifiers read."""
         return [response.text for response in self.responses]

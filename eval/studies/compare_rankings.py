@@ -1,5 +1,6 @@
 """Ways to rank responses, compared on the same answers: judges, and schedules of comparisons."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from mmrm.data.display.format import interval, signed_points
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import RecordError, UserError
-from mmrm.data.storage.files import content_digest, write_json, write_whole
+from mmrm.data.preparation.row_index import normalised
+from mmrm.data.storage.files import content_digest, digest, write_json, write_whole
 from mmrm.eval.journal import progress_bar
-from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.pair_schedule import MergeSort, Schedule, Swiss
 from mmrm.eval.judges.replayed_ranking import points_matrix, replayed, shares_of_points
 from mmrm.eval.policies.best_of import best_of, in_group_auc
@@ -24,10 +25,11 @@ from mmrm.eval.results.intervals import (
     LEAST_SEEDS,
     Difference,
     Estimate,
+    accuracy_over_seeds,
     cluster_codes,
     difference_over_seeds,
-    mean_over_seeds,
     paired_difference,
+    paired_difference_over_seeds,
     share_interval,
 )
 from mmrm.eval.selection.candidate_records import RecordFile, open_records
@@ -64,7 +66,8 @@ class RankedQuestion:
 
     right: tuple[bool, ...]
     media: tuple[str, ...]
-    """Digests of its images and videos. Questions that share one are not independent."""
+    """Digests of its images and videos, or of the prompt if it has none. Questions that share one
+    are not independent."""
     rankings: Mapping[str, RankedAnswers]
     """The rankings by the name of the way, such as `swiss 2, soft`."""
 
@@ -153,7 +156,10 @@ def ranked_questions(path: Path, image_root: Path | None, console: Console) -> Q
 
 
 def _ranked_question(file: RecordFile, number: int) -> tuple[str, RankedQuestion]:
-    """Return a question of a scored file and its key, a digest of prompt, images and answers."""
+    """Return a question of a scored file and its key, a digest of prompt, images and answers.
+
+    The key does not depend on the paths of the images, so that files in several folders are paired.
+    """
     row = file.row(number)
     answered = file.answered_prompt(row)
     columns = row.columns
@@ -163,22 +169,21 @@ def _ranked_question(file: RecordFile, number: int) -> tuple[str, RankedQuestion
                 f"{row.identity}: there is no column `{name}`, which {source} writes. It is "
                 "required, to know which answers are right and how they were scored"
             )
-    videos = [video.content for video in answered.videos]
-    candidates = candidates_of(
-        answered.turns, answered.responses, answered.images, row.identity, videos
-    )
-    media = [content_digest(image) for image in candidates.all_images]
-    media += [content_digest(video.content) for video in candidates.all_videos]
+    media = [content_digest(image) for image in answered.images]
+    media += [content_digest(video.content) for video in answered.videos]
+    for response in answered.responses:
+        media += [content_digest(image) for image in response.images]
+        media += [content_digest(video.content) for video in response.videos]
     try:
         rankings = dict(ways_to_rank(columns))
     except RecordError as error:
         raise RecordError(f"{row.identity}: {error}") from error
     question = RankedQuestion(
         right=tuple(columns["right"]),
-        media=tuple(media) or (candidates.key,),
+        media=tuple(media) or (digest(normalised(answered.prompt_text)),),
         rankings=rankings,
     )
-    return candidates.key, question
+    return digest(json.dumps([answered.prompt_text, media, answered.response_texts])), question
 
 
 def ways_to_rank(columns: Mapping[str, Any]) -> Iterator[tuple[str, RankedAnswers]]:
@@ -277,7 +282,7 @@ def estimate(values: Floats, clusters: Ints) -> Estimate:
         clusters: Index of each question's cluster.
     """
     if len(values) >= LEAST_SEEDS:
-        return mean_over_seeds(values, clusters)
+        return accuracy_over_seeds(values, clusters)
     return share_interval(values.mean(axis=0), clusters)
 
 
@@ -319,8 +324,7 @@ def _paired(first: Floats, second: Floats, clusters: Ints, num_compared: int) ->
         num_compared: The number of differences that are read together.
     """
     if len(first) == len(second) >= LEAST_SEEDS:
-        over_both = mean_over_seeds(first - second, clusters, num_compared)
-        return Difference(over_both.mean, over_both.low, over_both.high)
+        return paired_difference_over_seeds(first, second, clusters, num_compared)
     return paired_difference(first.mean(axis=0), second.mean(axis=0), clusters, num_compared)
 
 

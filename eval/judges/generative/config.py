@@ -60,11 +60,12 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
     def deciding_settings(self, is_file: bool) -> list[str]:
         """Return the settings that decide the judge's scores, as texts for its digest.
 
-        Hard verdicts and unset keys are left out, so that the digest of such a judge is that of
-        earlier versions.
+        Unset keys are left out, so that the digest of a judge without them is that of earlier
+        versions. Set ones are not, even if they repeat the default: what null means depends on the
+        checkpoint.
         """
         excluded = {"checkpoint"}
-        if self.verdicts in (None, "hard"):
+        if self.verdicts is None:
             excluded.add("verdicts")
         if self.rationale is None:
             excluded.add("rationale")

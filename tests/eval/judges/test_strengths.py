@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from mmrm.data.arrays import Floats
+from mmrm.eval.judges.pair_schedule import Swiss
+from mmrm.eval.judges.replayed_ranking import replayed
 from mmrm.eval.judges.strengths import SPREADS, fit_with_spread, fitted_strengths
 
 
@@ -56,6 +58,16 @@ def test_a_response_that_won_everything_is_finite_and_first() -> None:
     assert int(strengths.values.argmax()) == 0
     assert strengths.values[1:] == pytest.approx(strengths.values[1])
     assert strengths.values.sum() == pytest.approx(0, abs=1e-8)
+
+
+def test_responses_with_equal_comparisons_tie() -> None:
+    """After one round of pairs, the four winners have one strength to the last bit."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        order = rng.permutation(8)
+        points = (order[:, None] > order[None, :]).astype(float)
+        ranking = replayed(points, Swiss(8, 1))
+        assert int((ranking.scores == ranking.scores.max()).sum()) == 4
 
 
 def test_without_comparisons_all_are_equal_and_as_uncertain_as_the_prior() -> None:

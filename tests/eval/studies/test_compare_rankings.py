@@ -5,15 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import random
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from mmrm.eval.compare_rankings import main
-from mmrm.eval.studies.compare_rankings import ways_to_rank
+from mmrm.eval.results.intervals import accuracy_over_seeds, difference_over_seeds
+from mmrm.eval.studies.compare_rankings import (
+    ALL,
+    WayFigures,
+    clusters_of_questions,
+    estimate,
+    loss,
+    ranked_questions,
+    ways_to_rank,
+)
 from tests.eval.make import png
 
 Record = dict[str, Any]
@@ -108,6 +119,45 @@ def test_the_figures_are_those_by_hand(tmp_path: Path) -> None:
     assert (reversed_order["judgements"], reversed_order["tokens"]) == (4, 0)
     assert reversed_order["loss"]["mean"] == pytest.approx(2 / 3 - 1 / 3)
     assert "| points | scores | 4.0 | 0 |" in (tmp_path / "out" / "rankings.md").read_text()
+
+
+def test_files_with_copies_of_the_images_are_paired(tmp_path: Path) -> None:
+    paths = []
+    text = {"type": "text", "text": "What is it?"}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "image.png").write_bytes(png("red"))
+        record = question(0, [True, False]) | {"images": ["image.png"]}
+        record["prompt"] = [{"role": "user", "content": [{"type": "image"}, text]}]
+        records = [scored(record, [1.0, 0.0])]
+        paths.append(write(tmp_path / name / "scored.jsonl", records))
+    found = figures_of(tmp_path, f"one={paths[0]}", f"other={paths[1]}")
+    assert (found["questions"], found["left_out"]) == (1, 0)
+
+
+def test_answers_to_one_prompt_without_an_image_are_not_independent(tmp_path: Path) -> None:
+    record = question(0, [True, False])
+    other = record | {"prompt": "question  0?", "responses": ["c", "d"]}
+    file = write(tmp_path / "scored.jsonl", [scored(record, [1.0, 0.0]), scored(other, [1.0, 0.0])])
+    questions = ranked_questions(file, None, Console(quiet=True))
+    assert clusters_of_questions(list(questions.values())).tolist() == [0, 0]
+
+
+def test_three_trainings_that_choose_alike_do_not_prove_that_nothing_is_lost() -> None:
+    always = np.ones((3, 50))
+    clusters = np.arange(50)
+    assert estimate(always, clusters).low == pytest.approx(
+        accuracy_over_seeds(always, clusters).low
+    )
+    figures = WayFigures("judge", ALL, always, always, always, judgements=12, tokens=0)
+    found = loss(figures, replace(figures, way="sorted"), clusters, num_compared=1)
+    assert found.mean == 0
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high == pytest.approx(-found.low)
+    assert found.high > 0.03  # one of 50 rows in which either is better, times Student's quantile
+    other_trainings = difference_over_seeds(always, always, clusters)
+    assert found.high == pytest.approx(other_trainings.high)
 
 
 def test_one_round_of_comparisons_loses_what_it_cannot_know() -> None:

@@ -141,6 +141,13 @@ CASES = {
         ["method={type: language_model, target: verdict, loss_on: verdict}", BENCHMARK],
         ["evaluation.protocol={verdicts: soft, rationale: none}"],
     ),
+    "score_alone_is_written": (
+        "method.loss_on",
+        [
+            "method={type: language_model, target: ratings, loss_on: score, points: {rationale: true}}",
+        ],
+        ["method.points.rationale=false"],
+    ),
     "passes_divide": (
         "method.pairs_per_pass",
         [RL, "method.pairs_per_pass=5"],

@@ -92,7 +92,8 @@ class LanguageModelConfig(MethodConfig):
     loss_on: LossOn = "answer"
     """For ratings and verdicts: learn the whole answer of the judge with its end, so that it can be
     written, or the tokens of its `score` or `verdict` alone. These suffice for the expected value of
-    a score, and for soft verdicts without a rationale, but the judge does not learn to write."""
+    a score, and for soft verdicts without a rationale, but the judge does not learn to write. A score
+    that begins another one, such as the 1 of 10, is learned with its end."""
 
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -229,6 +230,13 @@ class LanguageModelConfig(MethodConfig):
             )
             yield Broken(message, ("method.loss_on", "method.target"))
             return
+        if self.loss_on == "score" and self.points.rationale:
+            message = (
+                "with loss_on=score the judge does not learn to write, and points.rationale has it "
+                "write a critique before the score; set method.points.rationale=false, or "
+                "method.loss_on=answer"
+            )
+            yield Broken(message, ("method.loss_on", "method.points"))
         writes = run.evaluation.protocol.rationale != "none"
         if self.loss_on == "verdict" and writes:
             message = (

@@ -1,5 +1,6 @@
 """Ratings as texts to learn: the score of each response, as a judge of single responses writes it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, isnan
 from typing import Literal
@@ -89,18 +90,22 @@ class RatingEncoder:
         if self.loss_on == "score":
             place = ScorePlace(self.prompt.opening, self.prompt.value_by_text)
             choice = place.choice_at_once(tokenizer)
-            if self.prompt.rationale:
-                found = place.choice_in(tokenizer, ids)
-                assert found is not None, "the answer ends with the opening and the score"
-                choice = found
             first_label = len(choice.written)
-            last_label = len(ids) - 1
+            score = tuple(ids[first_label:])
+            # Only its end tells the score 1 from the beginning of 10.
+            if not any(is_longer(alternative, score) for alternative in choice.alternatives):
+                last_label = len(ids) - 1
         start = len(question.ids)
         return TokenisedConversation(
             ids=(*question.ids, *ids, self.encoder.end_of_turn),
             images=question.images,
             labels=tuple(range(start + first_label, start + last_label + 1)),
         )
+
+
+def is_longer(ids: Sequence[int], beginning: Sequence[int]) -> bool:
+    """Return True if token ids begin with others and go on."""
+    return len(ids) > len(beginning) and tuple(ids[: len(beginning)]) == tuple(beginning)
 
 
 def ratings_of(record: Preference, name: str | None) -> tuple[float, ...]:

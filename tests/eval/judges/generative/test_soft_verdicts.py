@@ -343,13 +343,14 @@ def test_what_cannot_be_read_at_once_is_refused() -> None:
         GenerativeJudgeConfig.model_validate(settings | {"verdicts": "hard"})
 
 
-def test_a_digest_of_hard_verdicts_does_not_name_them() -> None:
+def test_a_digest_names_how_verdicts_are_read_if_the_file_does() -> None:
+    """What a file without the keys means depends on the checkpoint, so that no value equals it."""
     settings = {"type": "generative", "checkpoint": "runs/a/best"}
-    hard = GenerativeJudgeConfig.model_validate(settings).deciding_settings(is_file=True)
-    assert "verdicts" not in hard[1]
-    assert "rationale" not in hard[1]
-    named = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "hard"})
-    assert named.deciding_settings(is_file=True) == hard
+    unset = GenerativeJudgeConfig.model_validate(settings).deciding_settings(is_file=True)
+    assert "verdicts" not in unset[1]
+    assert "rationale" not in unset[1]
+    hard = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "hard"})
+    assert '"verdicts":"hard"' in hard.deciding_settings(is_file=True)[1]
     softly = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "soft"})
     assert '"verdicts":"soft"' in softly.deciding_settings(is_file=True)[1]
 

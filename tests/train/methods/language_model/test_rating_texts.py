@@ -61,7 +61,10 @@ def test_the_answer_or_the_score_alone_is_learned_of_every_rated_response() -> N
     assert learned(encoder()(RECORD)) == ["Score: 4<|im_end|>", "Score: 2<|im_end|>"]
     assert learned(encoder(loss_on="score")(RECORD)) == ["4", "2"]
     in_full = encoder(rating="brevity", loss_on="score", prompt={"scores": "1-10"})(RECORD)
-    assert learned(in_full) == ["1", "2", "4"]
+    assert learned(in_full) == ["1<|im_end|>", "2", "4"]  # 1 is also the beginning of 10
+    highest = replace(RECORD, attributes={"brevity": (10.0, 1.0, 9.0)})
+    of_ten = encoder(rating="brevity", loss_on="score", prompt={"scores": "1-10"})(highest)
+    assert learned(of_ten) == ["10", "1<|im_end|>", "9"]
     assert learned(encoder(rating=None, loss_on="score", prompt={"scores": "1-10"})(RECORD)) == [
         "2",  # the mean is 2.5, and the lower of two equally close scores is taken
         "2",
@@ -115,8 +118,6 @@ def test_a_critique_comes_before_the_score() -> None:
         "It is right. Score: good\nScore: 5<|im_end|>",
         "It is wrong.\nScore: 1<|im_end|>",
     ]
-    alone = encoder(prompt={"rationale": True}, loss_on="score")
-    assert learned(alone(pair)) == ["5", "1"]
     with pytest.raises(RecordError, match="no critique of each response"):
         with_critique(replace(pair, rejected_critique=None))
 
