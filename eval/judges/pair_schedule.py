@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from mmrm.data.arrays import Floats
-from mmrm.eval.judges.strengths import TYPICAL_SPREAD, fit_with_spread
+from mmrm.eval.judges.strengths import DECIMALS, TYPICAL_SPREAD, fit_with_spread
 
 Pair = tuple[int, int]
 """The indices of two responses that are compared."""
@@ -124,7 +126,8 @@ class Swiss:
         if self.num_remaining_rounds == 0:
             return []
         self.num_remaining_rounds -= 1
-        strengths = fit_with_spread(wins, TYPICAL_SPREAD).values
+        # Strengths that differ by rounding alone are equal, on every processor.
+        strengths = np.round(fit_with_spread(wins, TYPICAL_SPREAD).values, DECIMALS)
         waiting = sorted(range(self.num_responses), key=lambda index: -strengths[index])
         if self.num_responses % 2 == 1:
             waiting.remove(self._sits_out(waiting))
@@ -165,21 +168,23 @@ class Swiss:
         return pairs, left_over
 
     def _pair_by_swap(self, first: int, second: int, pairs: list[Pair]) -> None:
-        """Give two responses without opponents those of a pair, the weakest that is possible.
+        """Divide a pair of the round, so that two responses without opponents get one each.
 
-        All four then meet one that they have not met. The two sit out if there is no such pair.
+        Example: 0 and 1 have met, and no opponent is left for them. The pair (2, 3) becomes the
+        pairs (2, 0) and (3, 1). The weakest pair is taken of which all four meet one that they have
+        not met. If there is none, the two responses sit out.
 
         Args:
             first: Index of a response.
             second: Index of another response, which the first has met.
-            pairs: The pairs of the round, which are changed.
+            pairs: The pairs of the round, strongest first, which are changed.
         """
         for number in reversed(range(len(pairs))):
-            a, b = pairs[number]
-            for other, another in ((a, b), (b, a)):
-                if self._is_new(first, other) and self._is_new(second, another):
-                    pairs[number] = (other, first)
-                    pairs.append((another, second))
+            stronger, weaker = pairs[number]
+            for of_first, of_second in ((stronger, weaker), (weaker, stronger)):
+                if self._is_new(first, of_first) and self._is_new(second, of_second):
+                    pairs[number] = (of_first, first)
+                    pairs.append((of_second, second))
                     return
 
     def _sits_out(self, by_strength: Sequence[int]) -> int:

@@ -60,14 +60,10 @@ class ScorePlace:
         at_place = self._choice_after(tokenizer, opening + after[:num_blanks])
         # A blank may belong to the token of the score, such as " yes", and then comes after it.
         text_to_place = before + tokenizer.decode(at_place.written)
-        after_place = text[len(text_to_place) :]
-        # Few tokens follow the place, so that it is searched from the end of the text.
-        for position in range(len(ids), -1, -1):
-            rest = tokenizer.decode(ids[position:])
-            if rest == after_place:
-                return Choice(tuple(ids[:position]), at_place.alternatives)
-            if len(rest) > len(after_place):
-                break
+        num_tokens = _num_tokens_before(tokenizer, ids, text[len(text_to_place) :])
+        if num_tokens is not None:
+            return Choice(tuple(ids[:num_tokens]), at_place.alternatives)
+        # A token of the text is on both sides of the place, so that its beginning is tokenised again.
         begun: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
         return Choice((*begun, *at_place.written), at_place.alternatives)
 
@@ -111,6 +107,24 @@ class ScorePlace:
             / total
         )
         return ScoreDistribution(mean, math.sqrt(variance), total * math.exp(highest))
+
+
+def _num_tokens_before(tokenizer: Any, ids: Sequence[int], ending: str) -> int | None:
+    """Return the number of tokens before the end of a text; None if a token is on both sides.
+
+    Args:
+        tokenizer: The tokenizer.
+        ids: Token ids of the text.
+        ending: The end of the text.
+    """
+    # The ending is short, so that its beginning is searched from the end of the text.
+    for position in range(len(ids), -1, -1):
+        rest = tokenizer.decode(ids[position:])
+        if rest == ending:
+            return position
+        if len(rest) > len(ending):
+            break
+    return None
 
 
 def num_common(ids_by_text: Sequence[Sequence[int]]) -> int:

@@ -338,7 +338,7 @@ class LanguageModelMethod(SupervisedMethod):
     needs_rationale = True
 
     def prepare(self) -> None:
-        """Build the encoder, the objective and the records: judgements, ratings or lessons."""
+        """Build the encoder, the objective and the records: judgements, verdicts, ratings or lessons."""
         config = self.config
         self.objective = LanguageModelling()
         if config.target == "ratings":
