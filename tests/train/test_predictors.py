@@ -187,6 +187,22 @@ def test_policies_are_trained_with_every_seed(listed: Path) -> None:
     assert "17.7 (2 seeds)" in table
 
 
+@pytest.mark.slow
+def test_policies_can_be_added_to_a_study_without_them(listed: Path) -> None:
+    """Answers are not scored again, and policies that another recipe trained are refused."""
+    asked = ["--policy", "embedded", "--questions", QUESTIONS, "--compared", "2"]
+    command.main([str(listed), "--seeds", "0", "1", *asked, "--launcher", LAUNCHER])
+    before = calls(listed)
+    assert "rl_greedy_gain" in by_name(run(listed))["good", 0]
+    assert {call.split()[0] for call in calls(listed)[len(before) :]} == {"rl"}
+    changed = (POLICY + EVALUATION).replace("learning_rate: 1.0e-4", "learning_rate: 2.0e-4")
+    assert changed != POLICY + EVALUATION
+    write(listed.parent, changed, "policy.yaml")
+    with pytest.raises(SystemExit) as end:
+        run(listed)
+    assert "optim.learning_rate 0.0001 / 0.0002" in str(end.value.code)
+
+
 def test_the_plan_counts_the_work_and_does_none(
     listed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -250,7 +250,8 @@ def measured_models(
         train_list(options)
     models = []
     with locked_folder(folder) as lock:
-        settings = ("policy", "questions", "samples", "max_new_tokens", "policy_recipe")
+        # The recipe of the policies is none of them: their folders refuse another recipe.
+        settings = ("policy", "questions", "samples", "max_new_tokens")
         keep_settings(folder / "settings.json", options, settings)
         samples = sampled_answers(folder, questions, options)
         # A judge that compares two answers takes long, and gets the first questions only.
