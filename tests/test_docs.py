@@ -300,12 +300,24 @@ def test_the_commands_run(world: Path) -> None:
 SIGNED = re.compile(r"[+−]?\d+\.\d+")
 POLICY_PAGE = CLONE / "docs/policy.md"
 POLICY_LOG = CLONE / "docs/log/policy.md"
+PREDICTORS = "Which figures go with what a reward model gains"
+GAIN_COLUMNS = {"best-of-8": 3, "greedy": 4, "sampled": 5}
+FIRST_STUDY = "Figures of 24 reward models"
+STUDIES = {"demo level": "Figures of 26 reward models", "medium level": "Figures of 14 reward models"}
+"""The headings of the log's tables by the names of the columns of the page's table."""
 
 
-def table_rows(page: Path, first_cell: str) -> dict[str, list[str]]:
-    """Return the rows of all tables of a page whose first cell matches, as their other cells."""
+def section(page: Path, heading: str) -> str:
+    """Return the text of a page from a heading to the next one of the same level."""
+    _, found, after = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    assert found, f"{page.name} has no heading {heading!r}"
+    return after.partition("\n## ")[0]
+
+
+def table_rows(text: str, first_cell: str) -> dict[str, list[str]]:
+    """Return the rows of all tables of a text whose first cell matches, as their other cells."""
     rows = {}
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and re.fullmatch(first_cell, cells[0]):
             rows[cells[0]] = cells[1:]
@@ -314,7 +326,7 @@ def table_rows(page: Path, first_cell: str) -> dict[str, list[str]]:
 
 def measured_reward_models() -> dict[str, list[str]]:
     """Return the log's rows of reward models that score (Naive-RM and critic), by name."""
-    models = table_rows(POLICY_LOG, r"(naive|critic)-\d+(-\w+)?")
+    models = table_rows(section(POLICY_LOG, FIRST_STUDY), r"(naive|critic)-\d+(-\w+)?")
     assert len(models) == 9
     return models
 
@@ -335,7 +347,7 @@ def with_fishers_interval(x: list[float], y: list[float]) -> str:
 
 
 @pytest.mark.parametrize("without", [None, "naive-200-grey"])
-def test_coefficients_of_the_policy_page_follow_from_the_table_of_the_log(
+def test_coefficients_of_the_first_study_follow_from_its_table(
     without: str | None,
 ) -> None:
     """The best-of-8 gain is compared with both seeds' mean accuracy, an RL gain with seed 0's."""
@@ -353,12 +365,45 @@ def test_coefficients_of_the_policy_page_follow_from_the_table_of_the_log(
             row.append(with_fishers_interval(accuracies, rl_gains))
         printed.append(row)
 
-    text = POLICY_PAGE.read_text(encoding="utf-8")
     names = ["vl_rewardbench accuracy", "multimodal_rewardbench accuracy"]
     if without is not None:
         names = [f"the same without {without}"] * 2
     for name, row in zip(names, printed, strict=True):
-        assert f"| {name} | {' | '.join(row)} |" in text
+        assert f"| {name} | {' | '.join(row)} |" in section(POLICY_LOG, FIRST_STUDY)
+
+
+def interval_in(cell: str) -> tuple[float, float, float]:
+    """Return a coefficient and the ends of its interval, such as "+0.86 [+0.41, +0.97]"."""
+    mean, low, high = (float(number.replace("−", "-")) for number in SIGNED.findall(cell))
+    return mean, low, high
+
+
+@pytest.mark.parametrize("level", STUDIES)
+def test_coefficients_of_the_policy_page_agree_with_the_tables_of_the_log(level: str) -> None:
+    """They are over halves of the questions, and near the coefficient over all questions."""
+    [columns] = table_rows(section(POLICY_PAGE, PREDICTORS), "goes with").values()
+    rows = table_rows(section(POLICY_PAGE, PREDICTORS), r"\w+ accuracy|AUC")
+    models = table_rows(section(POLICY_LOG, STUDIES[level]), r"(naive|critic|points)-\d+(-[\w-]+)?")
+    figures = {"AUC": 0, "vl_rewardbench accuracy": 1, "multimodal_rewardbench accuracy": 2}
+    checked = 0
+    for place, column in enumerate(columns):
+        if not column.startswith(level):
+            continue
+        gain_column = next(index for name, index in GAIN_COLUMNS.items() if name in column)
+        for figure, figure_column in figures.items():
+            x, y = [], []
+            for cells in models.values():
+                if cells[gain_column] != "–":
+                    # An RL gain belongs to the reward model of the first seed.
+                    num_seeds = 2 if gain_column == 3 else 1
+                    x.append(np.mean(signed_numbers(cells[figure_column])[:num_seeds]))
+                    y.append(np.mean(signed_numbers(cells[gain_column])[:num_seeds]))
+            mean, low, high = interval_in(rows[figure][place])
+            assert low <= mean <= high
+            over_all = float(np.corrcoef(x, y)[0, 1])
+            assert abs(mean - over_all) < 0.15, (figure, column, over_all)
+            checked += 1
+    assert checked
 
 
 def test_calibration_coefficients_of_the_log_follow_from_its_table() -> None:

@@ -124,13 +124,13 @@ def test_every_model_is_measured_by_the_same_answers(
         for gain, group, variants in (
             ("best-of-N gain", ", judges by hard verdicts", 3),
             ("best-of-N gain", ", judges by soft verdicts", 3),
-            ("best-of-N gain", ", without judges", 2),
+            ("best-of-N gain", ", without judges that compare", 2),
             ("RL gain, greedy", ", judges by hard verdicts", 2),
             ("RL gain, greedy", ", judges by soft verdicts", 2),
-            ("RL gain, greedy", ", without judges", 2),
+            ("RL gain, greedy", ", without judges that compare", 2),
             ("RL gain, sampled", ", judges by hard verdicts", 2),
             ("RL gain, sampled", ", judges by soft verdicts", 2),
-            ("RL gain, sampled", ", without judges", 2),
+            ("RL gain, sampled", ", without judges that compare", 2),
         )
     ]
     variants = {
@@ -464,16 +464,16 @@ def test_judges_stand_by_hard_and_by_soft_verdicts_and_are_left_out() -> None:
     assert {name: one.models for name, one in found.items()} == {
         "AUC, judges by hard verdicts": 7,
         "AUC, judges by soft verdicts": 7,
-        "AUC, without judges": 6,
+        "AUC, without judges that compare": 6,
     }
     assert found["AUC, judges by hard verdicts"].pearson[0] < 0.5
     assert found["AUC, judges by soft verdicts"].pearson[0] == pytest.approx(1.0)
-    assert found["AUC, without judges"].pearson[0] == pytest.approx(1.0)
+    assert found["AUC, without judges that compare"].pearson[0] == pytest.approx(1.0)
     assert (hard.label, hard.paradigm) == ("judge (hard)", "judge, hard verdicts")
     # Judges that write nothing have soft verdicts alone. Then there is no group by hard verdicts.
     assert list(predictors.groups_of_models([*scoring, soft])) == [
         ", judges by soft verdicts",
-        ", without judges",
+        ", without judges that compare",
     ]
 
 

@@ -569,7 +569,7 @@ def groups_of_models(models: Sequence[MeasuredModel]) -> dict[str, list[Measured
         without_soft = [model for model in models if model.verdicts != "soft"]
         groups[", judges by hard verdicts"] = without_soft
     groups[", judges by soft verdicts"] = [model for model in models if model.verdicts != "hard"]
-    groups[", without judges"] = scoring
+    groups[", without judges that compare"] = scoring
     return groups
 
 
