@@ -22,7 +22,7 @@ from mmrm.data.preparation.recipe_section import (
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[3]
-WITHOUT = ("shapes_predictors", "shapes_predictors_medium", "shapes_reward_models", "shapes_ties")
+WITHOUT = ("shapes_predictors", "shapes_reward_models", "shapes_ties")
 """Lists whose variants bring their data."""
 RECIPES = [
     path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name != "judges"
