@@ -302,6 +302,7 @@ POLICY_PAGE = CLONE / "docs/policy.md"
 POLICY_LOG = CLONE / "docs/log/policy.md"
 PREDICTORS = "Which figures go with what a reward model gains"
 GAIN_COLUMNS = {"best-of-8": 3, "greedy": 4, "sampled": 5}
+"""The column of the log's tables by a word in the names of the page's columns."""
 FIRST_STUDY = "Figures of 24 reward models"
 STUDIES = {
     "demo level": "Figures of 26 reward models",
@@ -397,15 +398,17 @@ def test_coefficients_of_the_policy_page_agree_with_the_tables_of_the_log(level:
             continue
         gain_column = next(index for name, index in GAIN_COLUMNS.items() if name in column)
         for figure, figure_column in figures.items():
-            x, y = [], []
+            accuracies: list[float] = []
+            gains: list[float] = []
             for cells in models.values():
                 if cells[gain_column] != "–":
                     # An RL gain belongs to the reward model of the first seed.
                     num_seeds = 2 if gain_column == 3 else 1
-                    x.append(np.mean(signed_numbers(cells[figure_column])[:num_seeds]))
-                    y.append(np.mean(signed_numbers(cells[gain_column])[:num_seeds]))
+                    of_seeds = signed_numbers(cells[figure_column])[:num_seeds]
+                    accuracies.append(float(np.mean(of_seeds)))
+                    gains.append(float(np.mean(signed_numbers(cells[gain_column])[:num_seeds])))
             mean, low, high = interval_in(rows[figure][place])
-            over_all = float(np.corrcoef(x, y)[0, 1])
+            over_all = float(np.corrcoef(accuracies, gains)[0, 1])
             assert low <= mean <= high
             assert low <= over_all <= high, (figure, column, over_all)
             if level == "demo level":  # elsewhere the gains of both halves hardly agree

@@ -144,19 +144,21 @@ def _continuations(alternatives: Sequence[Sequence[int]], index: int) -> list[in
 
     Example: of 1, 10, 100 and 11, those that go on from 1 are 10 and 11.
     """
-    beginning = tuple(alternatives[index])
     longer: list[int] = []
     for other, ids in enumerate(alternatives):
-        if other != index and tuple(ids[: len(beginning)]) == beginning:
+        if goes_on_from(ids, alternatives[index]):
             longer.append(other)
     direct: list[int] = []
     for other in longer:
-        ids = alternatives[other]
         is_direct = True
         for between in longer:
-            middle = alternatives[between]
-            if between != other and tuple(ids[: len(middle)]) == tuple(middle):
+            if goes_on_from(alternatives[other], alternatives[between]):
                 is_direct = False
         if is_direct:
             direct.append(other)
     return direct
+
+
+def goes_on_from(ids: Sequence[int], beginning: Sequence[int]) -> bool:
+    """Return True if token ids begin with others and are longer, as those of 10 and 1."""
+    return len(ids) > len(beginning) and tuple(ids[: len(beginning)]) == tuple(beginning)

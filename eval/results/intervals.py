@@ -247,7 +247,12 @@ def _half_width(
     return max(over_both, over_rows_alone)
 
 
-def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
+def mean_over_seeds(
+    values: Floats,
+    clusters: Ints | None = None,
+    comparisons: int = 1,
+    added_squares: float = 0.0,
+) -> Estimate:
     """Return a mean with an interval for other trainings and other rows of this kind.
 
     The interval requires `LEAST_SEEDS` seeds, two rows and two clusters. Without it, each seed's
@@ -257,6 +262,7 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
         values: Values of shape (seeds, rows).
         clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together; they hold together at 95 %.
+        added_squares: Added to the sum of squares of the interval over the rows alone.
     """
     if values.ndim != 2 or not values.size:
         raise ValueError(
@@ -274,6 +280,7 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
         parts.answer_variance,
         clusters,
         comparisons,
+        added_squares,
     )
     if math.isinf(half_width):
         return Estimate(parts.mean, None, None)
@@ -336,29 +343,16 @@ def paired_difference_over_seeds(
         clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
-    if first.shape != second.shape or first.ndim != 2 or not first.size:
+    if first.shape != second.shape:
         raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are equal shapes "
-            "(seeds, rows), at least one of each."
+            f"the credits have shapes {first.shape} and {second.shape}; required are the same seeds "
+            "and rows."
         )
     differences = np.asarray(first, dtype=np.float64) - second
-    num_seeds, num_rows = differences.shape
-    if num_seeds < LEAST_SEEDS or num_rows < 2:
-        return Difference(float(differences.mean()), None, None)
-    parts = _variance_parts(differences, clusters)
-    half_width = _half_width(
-        parts.seed_variance,
-        num_seeds - 1,
-        parts.row_means,
-        parts.answer_variance,
-        clusters,
-        comparisons,
-        added_squares=1.0,
-    )
-    if math.isinf(half_width):
-        return Difference(parts.mean, None, None)
-    low = max(-1.0, parts.mean - half_width)
-    return Difference(parts.mean, low, min(1.0, parts.mean + half_width))
+    estimate = mean_over_seeds(differences, clusters, comparisons, added_squares=1.0)
+    if estimate.low is None or estimate.high is None:
+        return Difference(estimate.mean, None, None)
+    return Difference(estimate.mean, max(-1.0, estimate.low), min(1.0, estimate.high))
 
 
 def contrast_over_seeds(

@@ -244,9 +244,8 @@ def test_the_plan_counts_the_votes_of_a_judge_that_is_judged_once_more(
     asked = [str(listed), "--policy", "embedded", "--questions", QUESTIONS, "--compared", "2"]
     command.main([*asked, "--dry-run"])
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert (
-        "benchmarks once more 1 60 60 judgements" in printed
-    )  # ten rows, both orders, three votes
+    # There are ten rows, each in both orders with three votes.
+    assert "benchmarks once more 1 60 60 judgements" in printed
 
 
 def test_models_of_another_recipe_are_refused(listed: Path) -> None:

@@ -433,8 +433,9 @@ def model_of_answers(
     sampled_accuracy: dict[str, float] = {}
     auc_by_question: dict[str, float] = {}
     clusters_with_auc: list[int] = []
-    cluster_by_question = dict(zip(unique_names(rows), clusters.tolist(), strict=True))
-    for row, (name, cluster) in zip(rows, cluster_by_question.items(), strict=True):
+    cluster_by_question: dict[str, int] = {}
+    for name, row, cluster in zip(unique_names(rows), rows, clusters.tolist(), strict=True):
+        cluster_by_question[name] = cluster
         scores = row[SCORE_COLUMNS[verdicts]]
         is_right = row["right"]
         best_accuracy[name] = best_of(scores, is_right, len(is_right))

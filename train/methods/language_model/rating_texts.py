@@ -1,6 +1,5 @@
 """Ratings as texts to learn: the score of each response, as a judge of single responses writes it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, isnan
 from typing import Literal
@@ -9,7 +8,7 @@ from mmrm.data.errors import RecordError
 from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.preference import Preference
 from mmrm.data.prompts import critiques_of
-from mmrm.eval.judges.score_place import ScorePlace
+from mmrm.eval.judges.score_place import ScorePlace, goes_on_from
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.packing.segments import TokenisedConversation, prefix_tree
 from mmrm.train.methods.language_model.config import LossOn
@@ -93,7 +92,8 @@ class RatingEncoder:
             first_label = len(choice.written)
             score = tuple(ids[first_label:])
             # Only its end tells the score 1 from the beginning of 10.
-            if not any(is_longer(alternative, score) for alternative in choice.alternatives):
+            begins_another = any(goes_on_from(other, score) for other in choice.alternatives)
+            if not begins_another:
                 last_label = len(ids) - 1
         start = len(question.ids)
         return TokenisedConversation(
@@ -101,11 +101,6 @@ class RatingEncoder:
             images=question.images,
             labels=tuple(range(start + first_label, start + last_label + 1)),
         )
-
-
-def is_longer(ids: Sequence[int], beginning: Sequence[int]) -> bool:
-    """Return True if token ids begin with others and go on."""
-    return len(ids) > len(beginning) and tuple(ids[: len(beginning)]) == tuple(beginning)
 
 
 def ratings_of(record: Preference, name: str | None) -> tuple[float, ...]:

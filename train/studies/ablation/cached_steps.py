@@ -171,13 +171,13 @@ def keep_settings(
         requested[name] = None if value is None else str(value)
     requested |= further_settings
     stored = read_json(file) if file.is_file() else requested
-    if stored != requested:
-        all_names = stored | requested  # a setting may be in only one of them
-        differing = [
-            f"{name} {stored.get(name)} / {requested.get(name)}"
-            for name in all_names
-            if stored.get(name) != requested.get(name)
-        ]
+    # A setting that only one version of the command has is None for the other one.
+    differing = [
+        f"{name} {stored.get(name)} / {requested.get(name)}"
+        for name in stored | requested
+        if stored.get(name) != requested.get(name)
+    ]
+    if differing:
         raise UserError(
             f"{file.parent} was begun with other settings (there / asked for): "
             f"{'; '.join(differing)}. Remove that folder to begin again, or name another one."

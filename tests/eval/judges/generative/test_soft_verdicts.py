@@ -344,7 +344,7 @@ def test_what_cannot_be_read_at_once_is_refused() -> None:
 
 
 def test_a_digest_names_how_verdicts_are_read_if_the_file_does() -> None:
-    """What a file without the keys means depends on the checkpoint, so that no value equals it."""
+    """A file without the keys has a digest of its own, because the checkpoint decides what they mean."""
     settings = {"type": "generative", "checkpoint": "runs/a/best"}
     unset = GenerativeJudgeConfig.model_validate(settings).deciding_settings(is_file=True)
     assert "verdicts" not in unset[1]
