@@ -370,6 +370,7 @@ def test_a_model_against_itself_is_no_difference(tmp_path: Path, missing: set[in
 
 def test_questions_that_were_trained_on_are_in_no_figure(tmp_path: Path) -> None:
     whole = scored_without(tmp_path, "whole", set())
+    assert sorted(whole.cluster_by_question.values()) == list(range(20))  # every prompt is another
     keys = {Question.of_row(row).key for row in SAMPLES[:5]}
     questions = questions_of(SAMPLES, keys)
     without = predictors.model_of_answers(whole.run, tmp_path / "whole.jsonl", questions)
